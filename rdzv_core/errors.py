@@ -76,11 +76,16 @@ class RendezvousConnectionError(RendezvousError):
     Attributes:
         maybe_applied: True if a write was under way and may have reached the store all the same. Such a
             write must not be repeated blindly: re-read first.
+        permanent: True if trying again cannot help, as with a wrong password: the caller is told at once
+            and not when its join timeout ends.
     """
 
-    def __init__(self, message: str = "", *, maybe_applied: bool = False, **about: Any) -> None:
+    def __init__(
+        self, message: str = "", *, maybe_applied: bool = False, permanent: bool = False, **about: Any
+    ) -> None:
         super().__init__(message, **about)
         self.maybe_applied = maybe_applied
+        self.permanent = permanent
 
 
 class RendezvousStateError(RendezvousError):
