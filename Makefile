@@ -1,0 +1,60 @@
+# Everything is a verb; `make` alone lists them. Nothing needs root, and .venv/ holds all that is installed.
+#
+# PYTHON=python3.12   the Python to make .venv with (3.10 or newer; default: found on PATH, or the one in use)
+# TORCH=yes|no        fetch torch whatever its size, or do without (default: auto, see CONTRIBUTING.md)
+# BACKEND=redis       the backend that the demo meets on
+# ARGS="-k token"     more arguments for the program that the verb runs
+
+SHELL := /bin/sh
+VENV ?= .venv
+BACKEND ?= redis
+RUN := $(VENV)/bin/python
+PYTEST := $(RUN) -m pytest
+SPREAD := -n 2 --dist loadgroup
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check redis-server dist clean FORCE \
+    test-pure test-simulated test-memory test-servers test-torchrun chaos
+
+help: ## List the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The stamp is written last and names the choices that .venv was made with. Asking for another PYTHON or TORCH
+# makes it anew; asking for none keeps them.
+STAMP := $(VENV)/made
+MADE_WITH := $(shell cat $(STAMP) 2>/dev/null)
+made_with = $(patsubst $(1)=%,%,$(filter $(1)=%,$(MADE_WITH)))
+PYTHON ?= $(call made_with,PYTHON)
+TORCH ?= $(call made_with,TORCH)
+ifneq ($(PYTHON) $(TORCH),$(call made_with,PYTHON) $(call made_with,TORCH))
+$(STAMP): FORCE
+endif
+
+$(STAMP): scripts/venv.sh $(wildcard requirements/*.txt) pyproject.toml $(wildcard plugins/*/pyproject.toml)
+	@PYTHON='$(PYTHON)' TORCH='$(TORCH)' sh scripts/venv.sh $(VENV)
+	@echo 'PYTHON=$(PYTHON) TORCH=$(TORCH)' > $@
+
+venv: $(STAMP) ## Make .venv: the core, the plugins, torch, and all that tests and checks need
+
+demo: venv ## Train on three nodes, kill one, watch the others go on and a new one come in
+	@$(RUN) examples/demo/run.py --backend $(BACKEND) $(ARGS)
+
+test: check redis-server ## All that CI runs: the checks, then every ring up to torchrun
+	$(PYTEST) $(SPREAD) $(ARGS)
+
+check: venv ## Lint, format, types, floors, texts; seconds
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	$(PYTEST) -q tests/repo
+
+redis-server:
+	@sh scripts/redis-server.sh
+
+dist: venv ## Build the distributions, core and plugins, from the tracked files into dist/
+	@sh scripts/dist.sh $(RUN) dist
+
+clean: ## Remove what was built and cached, and .venv
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name '*.egg-info' -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +
