@@ -13,7 +13,7 @@ import msgspec
 
 from rdzv_core.errors import RendezvousStateError
 from rdzv_core.machine.record import Claim, Record
-from rdzv_core.machine.register import Address, Closed, Page, Register
+from rdzv_core.machine.register import Bootstrap, Closed, Page, Register
 from rdzv_core.machine.rules import Rules
 
 __all__ = [
@@ -192,7 +192,7 @@ def decode_register(data: bytes) -> Register:
         round=form.round,
         round_id=form.round_id,
         world=form.world,
-        bootstrap=None if bootstrap is None else Address(addr=bootstrap.addr, port=bootstrap.port),
+        bootstrap=None if bootstrap is None else Bootstrap(addr=bootstrap.addr, port=bootstrap.port),
         waiting=form.waiting,
         lost=form.lost,
         finished=form.finished,

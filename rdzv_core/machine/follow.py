@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from rdzv_core.machine.register import Address, Closed, Register
+from rdzv_core.machine.register import Bootstrap, Closed, Register
 from rdzv_core.machine.rules import Rules
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Completed",
     "Ended",
     "GiveUp",
-    "Host",
     "Me",
     "Mismatch",
     "PageLookup",
@@ -30,6 +29,7 @@ __all__ = [
     "ReadPage",
     "Republish",
     "Seat",
+    "Seated",
     "Stay",
     "Superseded",
     "Wait",
@@ -102,16 +102,11 @@ class ReadPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """This node is on the page and the round has no bootstrap yet; as rank 0 it is to open the store."""
+class Seated:
+    """This node is on the page and the round has no bootstrap yet; rank 0 is to open the store, others wait."""
 
     seat: Seat
     why: str
-
-    @property
-    def mine(self) -> bool:
-        """This node is rank 0."""
-        return self.seat.rank == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +114,7 @@ class Completed:
     """The node is in the round, and rank 0's store is known."""
 
     seat: Seat
-    bootstrap: Address
+    bootstrap: Bootstrap
     why: str
 
 
@@ -174,7 +169,7 @@ class Mismatch:
     why: str
 
 
-Answer: TypeAlias = Wait | ReadPage | Host | Completed | GiveUp | Stay | Superseded | Ended | Republish | Mismatch
+Answer: TypeAlias = Wait | ReadPage | Seated | Completed | GiveUp | Stay | Superseded | Ended | Republish | Mismatch
 
 
 def follow(me: Me, stored: Register | None, known: Register | None, page: PageLookup) -> Answer:
@@ -273,4 +268,4 @@ def _seated(register: Register, page: PageLookup, rank: int) -> Answer:
             round=register.round,
             why=f"rank 0 of round {register.round} did not publish its store within {page.waited:.0f} s",
         )
-    return Host(seat=seat, why=f"round {register.round} has no store yet; rank {rank} of {register.world} here")
+    return Seated(seat=seat, why=f"round {register.round} has no store yet; rank {rank} of {register.world} here")

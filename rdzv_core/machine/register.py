@@ -8,14 +8,14 @@ from zlib import crc32
 
 from rdzv_core.machine.rules import Rules
 
-__all__ = ["PAGE_SIZE", "Address", "Closed", "Page", "Register", "page_count", "page_index", "paginate"]
+__all__ = ["PAGE_SIZE", "Bootstrap", "Closed", "Page", "Register", "page_count", "page_index", "paginate"]
 
 PAGE_SIZE = 64
 """Members on a page, about: a page stays near 1 kB, which is what one node reads to learn its rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Bootstrap:
     """Where rank 0's store is."""
 
     addr: str
@@ -49,7 +49,7 @@ class Register:
     round: int = 0
     round_id: str = ""
     world: int = 0
-    bootstrap: Address | None = None
+    bootstrap: Bootstrap | None = None
     waiting: int = 0
     """Nodes at the barrier for whom the round should re-form."""
     lost: int = 0

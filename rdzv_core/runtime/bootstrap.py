@@ -1,0 +1,113 @@
+"""How the members of a round reach rank 0's store.
+
+Rank 0 opens a *new* TCPStore on a free port for every round, also when it stays rank 0: restarted workers that met
+the keys of the last round would hang. A store lives until the round after it is complete, since workers of other
+nodes may still be talking to it.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any, Protocol
+
+from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.machine.follow import Seat
+from rdzv_core.machine.register import Bootstrap
+from rdzv_core.runtime.localhost import check_own_address
+
+__all__ = ["BootstrapStores", "TCPBootstrap", "shares_agent_store"]
+
+
+def shares_agent_store() -> bool:
+    """Whether workers use the agents' store too; torch's ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` says no."""
+    return os.getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
+
+
+class BootstrapStores(Protocol):
+    """Opens and connects the stores of rounds. Called from threads that may block; one at a time per handler."""
+
+    def host(self, seat: Seat) -> Bootstrap:
+        """Open the store of this round, as its rank 0, and say where it is."""
+        ...
+
+    def connect(self, seat: Seat, address: Bootstrap) -> Any:
+        """Connect to the store of this round; returns a c10d ``Store`` that only this round uses."""
+        ...
+
+    def close(self) -> None:
+        """Let go of all stores."""
+        ...
+
+
+class TCPBootstrap:
+    """Rank 0's TCPStore.
+
+    Args:
+        run_id: The run; part of every key's prefix.
+        local_addr: Where other nodes reach this one.
+        timeout: Seconds to wait for a connection.
+        store: A c10d ``Store`` of the caller's to return, scoped, in place of rank 0's; None for rank 0's.
+    """
+
+    def __init__(self, *, run_id: str, local_addr: str, timeout: float, store: Any = None) -> None:
+        self._run_id = run_id
+        self._local_addr = local_addr
+        self._timeout = timedelta(seconds=timeout)
+        self._store = store
+        self._servers: dict[str, Any] = {}
+
+    def host(self, seat: Seat) -> Bootstrap:
+        """Open a TCPStore on a free port.
+
+        Raises:
+            RendezvousConnectionError: torch is missing, or this machine cannot listen at its own address.
+        """
+        try:
+            check_own_address(self._local_addr)
+        except ValueError as error:
+            raise RendezvousConnectionError(str(error), permanent=True) from error
+        server = _torch_distributed().TCPStore(
+            host_name=self._local_addr,
+            port=0,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=self._timeout,
+        )
+        self._servers[seat.round_id] = server
+        return Bootstrap(addr=self._local_addr, port=server.port)
+
+    def connect(self, seat: Seat, address: Bootstrap) -> Any:
+        """Connect to rank 0's TCPStore, and drop the servers of all rounds but this and the one before."""
+        distributed = _torch_distributed()
+        store = self._store
+        if store is None:
+            store = self._servers.get(seat.round_id)
+        if store is None:
+            store = distributed.TCPStore(
+                host_name=address.addr,
+                port=address.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=self._timeout,
+            )
+        for round_id in [*self._servers][:-2]:
+            del self._servers[round_id]
+        prefix = f"rdzv/{self._run_id}/{seat.round}/{seat.round_id}"
+        return distributed.PrefixStore(prefix, store)
+
+    def close(self) -> None:
+        """Let go of all servers; workers that still use them lose their store."""
+        self._servers.clear()
+
+
+def _torch_distributed() -> Any:
+    try:
+        import torch.distributed as distributed
+    except ImportError as error:
+        raise RendezvousConnectionError(
+            "torch is needed to open the store that the members of a round share, and it is not installed: "
+            'pip install "rdzv-core[torch]", or install your own build of torch.',
+            permanent=True,
+        ) from error
+    return distributed

@@ -1,0 +1,458 @@
+"""The rendezvous handler that users and agents call: API calls become messages to the session.
+
+No method here does I/O. The session's thread does; the caller waits for a promise, so that an exception raised by a
+signal handler can come out of any line without leaving a half-read answer or a held lock behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import SystemRandom
+from typing import Any
+
+from rdzv_core.api import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousSettings,
+    RendezvousStoreInfo,
+    RendezvousTimeout,
+)
+from rdzv_core.backend import CoordinationBackend, RendezvousBackend
+from rdzv_core.errors import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
+from rdzv_core.events import Event, EventSink, JoinVetoed
+from rdzv_core.machine.rules import Policy, Rules
+from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, read_options, ttl_of
+from rdzv_core.runtime.bootstrap import BootstrapStores, TCPBootstrap, shares_agent_store
+from rdzv_core.runtime.clock import SystemClock
+from rdzv_core.runtime.localhost import own_address
+from rdzv_core.runtime.orders import Close, Finish, Join, Joined, Leave, Look
+from rdzv_core.runtime.register_coordination import RegisterCoordination
+from rdzv_core.runtime.runner import PlacementHook, Runner
+from rdzv_core.runtime.session import Identity, Session, SessionSettings
+
+__all__ = ["DynamicRendezvousHandler", "Observers", "create_handler"]
+
+LEAVE_SECONDS = 2.0
+"""Seconds that leaving may take when the process is about to end."""
+
+SLACK_SECONDS = 5.0
+"""Seconds beyond a deadline after which the session itself must be stuck."""
+
+_local_ids = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observers:
+    """Who is told, and who is asked, along the way. Filled in by the registry from hooks; empty by default."""
+
+    events: EventSink | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Said of this node in its record."""
+    before_join: Callable[[str, str], str | None] | None = None
+    """Asked with run id and node id before each join; a sentence forbids it."""
+    place: PlacementHook | None = None
+
+
+class DynamicRendezvousHandler(RendezvousHandler):
+    """A node's handler in an elastic run. Build it with :meth:`from_backend` or :func:`create_handler`.
+
+    One instance is one node: it has an id of its own, and threads that start with the first call and end with
+    :meth:`shutdown`, with the last reference to the handler, or with the process; each of these withdraws the node.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: RendezvousSettings,
+        session: Session,
+        runner: Runner,
+        stores: BootstrapStores,
+        backend_name: str,
+        local_addr: str,
+        close_timeout: float,
+        before_join: Callable[[str, str], str | None] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._session = session
+        self._runner = runner
+        self._stores = stores
+        self._backend_name = backend_name
+        self._local_addr = local_addr
+        self._close_timeout = close_timeout
+        self._before_join = before_join
+        self._joined_well = False
+        self._finalizer = weakref.finalize(self, _withdraw_at_exit, runner, os.getpid())
+        self._finalizer.atexit = False
+        _runners.add(runner)
+
+    @classmethod
+    def from_backend(
+        cls,
+        run_id: str,
+        store: Any,
+        backend: RendezvousBackend,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        timeout: RendezvousTimeout | None = None,
+        keep_alive_interval: float = 5,
+        keep_alive_max_attempt: int = 3,
+        *,
+        options: Mapping[str, Any] | None = None,
+        observers: Observers | None = None,
+        towards: tuple[tuple[str, int], ...] = (),
+        stores: BootstrapStores | None = None,
+    ) -> DynamicRendezvousHandler:
+        """Make a handler over ``backend``.
+
+        Args:
+            run_id: The run that the node is to join.
+            store: A c10d ``Store`` to return, scoped per round; None for a new TCPStore of rank 0 each round.
+            backend: Level 1 or 2; a level-1 backend is lifted by :class:`rdzv_core.RegisterCoordination`.
+            min_nodes: The fewest nodes that make a round.
+            max_nodes: The most.
+            local_addr: Where other nodes reach this one; None finds the address that leads to the store.
+            timeout: Join, last call, close and heartbeat.
+            keep_alive_interval: Seconds between signs of life.
+            keep_alive_max_attempt: Missed signs of life after which a node counts as dead; at least 3.
+            options: More of :data:`rdzv_core.options.HANDLER_OPTIONS`, by name.
+            observers: Who is told, and who is asked, along the way.
+            towards: Hosts and ports of the store, to find the local address by.
+            stores: Opens and connects the stores of rounds; None for TCPStores.
+
+        Raises:
+            ValueError: A number is out of range, or an option is wrong.
+        """
+        if not run_id:
+            raise ValueError("The run id must be a non-empty string.")
+        timeout = timeout or RendezvousTimeout()
+        given = {
+            "join_timeout": timeout.join,
+            "last_call_timeout": timeout.last_call,
+            "close_timeout": timeout.close,
+            "heartbeat_timeout": timeout.heartbeat,
+            "keep_alive_interval": keep_alive_interval,
+            "keep_alive_max_attempt": keep_alive_max_attempt,
+            **(options or {}),
+        }
+        values = read_options(HANDLER_OPTIONS, config=given)
+        observers = observers or Observers()
+        clock = SystemClock()
+        addr = local_addr or own_address(towards)
+        node_id = f"{SystemRandom().getrandbits(48):012x}"
+        session = Session(
+            _identity(node_id, addr, values, observers.attributes),
+            _session_settings(run_id, backend.name, min_nodes, max_nodes, values),
+            clock=clock,
+            chance=SystemRandom(),
+            emit=observers.events or _nobody,
+        )
+        if stores is None:
+            stores = TCPBootstrap(run_id=run_id, local_addr=addr, timeout=values["bootstrap_timeout"], store=store)
+        level2 = backend if isinstance(backend, CoordinationBackend) else RegisterCoordination(backend)
+        settings = RendezvousSettings(
+            run_id,
+            min_nodes,
+            max_nodes,
+            timeout,
+            keep_alive_interval=timedelta(seconds=values["keep_alive_interval"]),
+            keep_alive_max_attempt=values["keep_alive_max_attempt"],
+        )
+        return cls(
+            settings=settings,
+            session=session,
+            runner=Runner(session, level2, stores, clock, observers.place),
+            stores=stores,
+            backend_name=backend.name,
+            local_addr=addr,
+            close_timeout=values["close_timeout"],
+            before_join=observers.before_join,
+        )
+
+    # --- torch's interface -------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> RendezvousSettings:
+        """What this handler was told."""
+        return self._settings
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether workers may use the returned store; see ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE``."""
+        return shares_agent_store()
+
+    def get_backend(self) -> str:
+        """The name of the backend."""
+        return self._backend_name
+
+    def get_run_id(self) -> str:
+        """The id of the run."""
+        return self._settings.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Go to the barrier, and return when a round has completed with this node.
+
+        Raises:
+            RendezvousClosedError: The run is closed.
+            RendezvousGracefulExitError: This node was a spare, and the run has been closed.
+            RendezvousTimeoutError: No round completed with this node within the join timeout.
+            RendezvousConnectionError: The store could not be reached.
+            RendezvousStateError: What is stored cannot be read, or the run is played by other rules.
+        """
+        self._joined_well = False
+        self._ask_before_joining()
+        join_timeout = self._settings.timeout.join.total_seconds()
+        joined: Joined = self._ask(lambda promise: Join(join_timeout, promise), None)
+        info = self._info(joined)
+        self._joined_well = True
+        return info
+
+    def is_closed(self) -> bool:
+        """Read the register, and say whether the run is closed."""
+        timeout = self._settings.timeout.heartbeat.total_seconds()
+        return bool(self._ask(lambda promise: Look(timeout, promise), timeout))
+
+    def set_closed(self) -> None:
+        """Close the run for everybody, whatever round it is in."""
+        timeout = self._close_timeout
+        self._ask(lambda promise: Close("closed", "set_closed() was called", False, timeout, promise), timeout)
+
+    def num_nodes_waiting(self) -> int:
+        """For how many nodes the members should re-form: those at the barrier, and those lost.
+
+        Answers from what was last pushed, without I/O. Raises only if the store has been away for longer than
+        ``store_outage_timeout``.
+        """
+        if self._session.failure is not None:
+            raise self._session.failure
+        return self._session.waiting
+
+    def shutdown(self) -> bool:
+        """End the job: close the run if it is still in the round that this node last returned from; then leave.
+
+        Returns:
+            Whether the store took note of it in time.
+        """
+        return self.end("closed", "shutdown() was called")
+
+    # --- what a launcher can tell more ---------------------------------------------------------------------
+
+    def end(self, outcome: str, reason: str, *, close: bool = True, timeout: float | None = None) -> bool:
+        """Leave, and before that close the run as :meth:`shutdown` does, unless ``close`` is False.
+
+        A node that was released from a round that others re-form does not close their run, nor one whose last
+        ``next_rendezvous()`` raised. Never raises.
+        """
+        timeout = self._close_timeout if timeout is None else timeout
+        if not self._runner.started or self._runner.ended:
+            return True
+        well = True
+        if close and self._joined_well and self._session.left_behind is None:
+            try:
+                self._ask(lambda promise: Close(outcome, reason, True, timeout, promise), timeout)
+            except RendezvousError:
+                well = False
+        return self.leave(reason, timeout) and well
+
+    def leave(self, reason: str, timeout: float = LEAVE_SECONDS) -> bool:
+        """Withdraw this node, and end the session; the run goes on. Returns whether the store was told in time."""
+        if not self._runner.started:
+            return True
+        self.post_leave(reason, timeout)
+        ended = self._runner.join(timeout + SLACK_SECONDS)
+        self._finalizer.detach()
+        self._stores_closed()
+        return ended
+
+    def post_leave(self, reason: str, timeout: float = LEAVE_SECONDS) -> None:
+        """Ask the session to leave, and return at once. Safe in a signal handler."""
+        self._runner.post(Leave(reason, timeout, Future()))
+
+    def finish(self) -> None:
+        """Tell the others that this node's workers have succeeded; see :attr:`released`."""
+        self._runner.post(Finish())
+
+    @property
+    def released(self) -> str | None:
+        """After :meth:`finish`: why this node need not wait for the others any longer; None if it must."""
+        return self._session.released
+
+    @property
+    def node_id(self) -> str:
+        """The id of this node, fresh per handler."""
+        return self._session.node_id
+
+    @property
+    def story(self) -> tuple[str, ...]:
+        """The last decisions of this node, oldest first."""
+        return self._session.journal.story()
+
+    # --- pieces ------------------------------------------------------------------------------------------
+
+    def _ask(self, message: Callable[[Future[Any]], Any], timeout: float | None) -> Any:
+        self._runner.start()
+        promise: Future[Any] = Future()
+        self._runner.post(message(promise))
+        deadline = None if timeout is None else timeout + SLACK_SECONDS
+        while True:
+            try:
+                return promise.result(1.0 if deadline is None else min(1.0, deadline))
+            except FutureTimeout:
+                if promise.done():
+                    raise
+            if self._runner.ended and not promise.done():
+                raise RendezvousClosedError(
+                    f"This handler has left run '{self._settings.run_id}'; make a new one to join again.",
+                    run_id=self._settings.run_id,
+                    backend=self._backend_name,
+                    story=self.story,
+                )
+            if deadline is not None:
+                deadline -= 1.0
+                if deadline <= 0:
+                    raise RendezvousTimeoutError(
+                        f"The store of run '{self._settings.run_id}' (backend '{self._backend_name}') did not answer "
+                        f"within {timeout:g} s.",
+                        run_id=self._settings.run_id,
+                        backend=self._backend_name,
+                        story=self.story,
+                    )
+
+    def _ask_before_joining(self) -> None:
+        if self._before_join is None:
+            return
+        veto = self._before_join(self._settings.run_id, self.node_id)
+        if veto is not None:
+            about = {"run_id": self._settings.run_id, "node_id": self.node_id, "backend": self._backend_name}
+            self._session.emit(JoinVetoed(reason=veto, **about))
+            raise RendezvousError(
+                f"This node may not join run '{self._settings.run_id}': {veto}", story=self.story, **about
+            )
+
+    def _info(self, joined: Joined) -> RendezvousInfo:
+        seat = joined.seat
+        if self.use_agent_store:
+            bootstrap = RendezvousStoreInfo(joined.address.addr, joined.address.port)
+        else:
+            bootstrap = RendezvousStoreInfo.build(seat.rank, joined.store, local_addr=self._local_addr)
+        return RendezvousInfo(joined.store, seat.rank, seat.world, bootstrap)
+
+    def _stores_closed(self) -> None:
+        self._stores.close()
+
+
+def create_handler(
+    store: Any,
+    backend: RendezvousBackend,
+    params: RendezvousParameters,
+    *,
+    backend_options: tuple[Option, ...] = (),
+    observers: Observers | None = None,
+    towards: tuple[tuple[str, int], ...] = (),
+) -> DynamicRendezvousHandler:
+    """Make a handler from the parameters that a launcher collected.
+
+    Args:
+        store: See :meth:`DynamicRendezvousHandler.from_backend`.
+        backend: The backend, ready to be used.
+        params: Run, numbers of nodes, local address, and options.
+        backend_options: The options that the backend has read from ``params``, so that they are known here.
+        observers: Who is told, and who is asked, along the way.
+        towards: Hosts and ports of the store, to find the local address by.
+
+    Raises:
+        OptionError: An option is unknown, or its value is wrong; names all of them.
+        ValueError: A number is out of range.
+    """
+    values = read_options(HANDLER_OPTIONS, backend_options, config=params.config, environ=os.environ)
+    own = {option.name for option in HANDLER_OPTIONS}
+    return DynamicRendezvousHandler.from_backend(
+        params.run_id,
+        store,
+        backend,
+        params.min_nodes,
+        params.max_nodes,
+        params.local_addr,
+        RendezvousTimeout(
+            join=timedelta(seconds=values["join_timeout"]),
+            last_call=timedelta(seconds=values["last_call_timeout"]),
+            close=timedelta(seconds=values["close_timeout"]),
+            heartbeat=timedelta(seconds=values["heartbeat_timeout"]),
+        ),
+        values["keep_alive_interval"],
+        values["keep_alive_max_attempt"],
+        options={name: value for name, value in values.items() if name in own and value is not None},
+        observers=observers,
+        towards=towards,
+    )
+
+
+def _identity(node_id: str, addr: str, values: OptionValues, attributes: Mapping[str, str]) -> Identity:
+    return Identity(
+        node_id=node_id,
+        addr=addr,
+        pid=os.getpid(),
+        local_id=next(_local_ids),
+        rank_hint=values["rank_hint"],
+        attrs=dict(attributes),
+    )
+
+
+def _session_settings(
+    run_id: str, backend: str, min_nodes: int, max_nodes: int, values: OptionValues
+) -> SessionSettings:
+    return SessionSettings(
+        run_id=run_id,
+        backend=backend,
+        rules=Rules(
+            min_nodes=min_nodes,
+            max_nodes=max_nodes,
+            interval=values["keep_alive_interval"],
+            ttl=ttl_of(values),
+        ),
+        policy=Policy(
+            last_call=values["last_call_timeout"],
+            regroup=values["regroup_timeout"],
+            leave_timeout=values["leave_timeout"],
+            restart_on_node_loss=values["restart_on_node_loss"],
+            placement=values["placement"],
+        ),
+        bootstrap_timeout=values["bootstrap_timeout"],
+        scale_up_delay=values["scale_up_delay"],
+        store_outage_timeout=values["store_outage_timeout"],
+        closed_ttl=values["closed_ttl"],
+    )
+
+
+def _nobody(event: Event) -> None:
+    """Takes an event and does nothing with it."""
+
+
+# --- the end of the process -----------------------------------------------------------------------------------
+
+_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+def _withdraw_at_exit(runner: Runner, pid: int) -> None:
+    """Withdraw a node whose handler is gone. In a child of fork() there is nobody of ours to withdraw."""
+    if os.getpid() != pid or not runner.started or runner.ended:
+        return
+    runner.post(Leave("its handler was dropped", LEAVE_SECONDS, Future()))
+
+
+@atexit.register
+def _withdraw_all() -> None:
+    waiting = [r for r in _runners if r.pid == os.getpid() and r.started and not r.ended]
+    for runner in waiting:
+        runner.post(Leave("its process ended", LEAVE_SECONDS, Future()))
+    for runner in waiting:
+        runner.join(LEAVE_SECONDS)
