@@ -129,12 +129,10 @@ class _Run:
 
     def put(self, node_id: str, seq: int, record: bytes, expires: float) -> bool:
         """Store a record; False if what is stored is not older."""
-        known = self.records.pop(node_id, None)
-        buried = self.tombstones.get(node_id)
+        known, buried = self.records.get(node_id), self.tombstones.get(node_id)
         if (known is not None and seq < known.seq) or (buried is not None and seq <= buried.seq):
-            if known is not None:
-                self.records[node_id] = known
             return False
+        self.records.pop(node_id, None)
         self.tombstones.pop(node_id, None)
         self.number += 1
         if known is None:
