@@ -1,0 +1,189 @@
+"""What a Redis server or its connection may answer in place of an answer, and what to do about it.
+
+The one place where exceptions of the client library become errors of the rendezvous. Programming errors
+(wrong arguments, bugs in a script) pass as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+
+__all__ = ["Attempt", "RetryableError", "translated"]
+
+
+class RetryableError(Exception):
+    """The server was not reached, or did not answer; the same call may be made again, it does no harm twice."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """How far a call has come; decides what may be said about it when it fails."""
+
+    where: str
+    """The endpoint, password masked."""
+    what: str
+    """The call, in the words of the contract."""
+    writes: bool = False
+    in_flight: bool = False
+    """It is being sent, or has been and nothing has come back yet."""
+    unsure: bool = False
+    """An earlier try was broken off while in flight."""
+
+    @property
+    def maybe_applied(self) -> bool:
+        """Whether the store may have changed although nobody has said so."""
+        return self.writes and (self.unsure or self.in_flight)
+
+
+# code in the server's error -> (error class, what to do). Codes that pass by themselves are tried again before.
+_REFUSALS: dict[str, tuple[type[RendezvousError], str]] = {
+    "WRONGPASS": (
+        RendezvousConnectionError,
+        "user name or password is wrong. Check the endpoint's user:password, RDZV_REDIS_USERNAME, "
+        "RDZV_REDIS_PASSWORD and the option password_file",
+    ),
+    "NOAUTH": (
+        RendezvousConnectionError,
+        "the server asks for a password and none was given. Set RDZV_REDIS_PASSWORD, or the option password_file",
+    ),
+    "NOPERM": (
+        RendezvousConnectionError,
+        "this user may not run the command, or not touch the run's keys or channels. The README of rdzv-redis "
+        "lists the rule that is needed ('~rdzv:*', '&rdzv:*' and a few commands)",
+    ),
+    "WRONGTYPE": (
+        RendezvousStateError,
+        "a key of this run holds another kind of value, so something else has written there. "
+        "Choose another run id, database or the option key_prefix, or delete the key",
+    ),
+    "OOM": (
+        RendezvousConnectionError,
+        "the server is out of memory (maxmemory). Raise maxmemory, or use a server that is not a cache",
+    ),
+    "READONLY": (
+        RendezvousConnectionError,
+        "the server is a read-only replica. Point the endpoint at the primary",
+    ),
+    "LOADING": (RendezvousConnectionError, "the server is still loading its data. Wait, then try again"),
+    "BUSY": (RendezvousConnectionError, "the server is held up by somebody's long script. Wait, or kill that script"),
+    "MASTERDOWN": (RendezvousConnectionError, "the server is a replica that has lost its primary"),
+    "CLUSTERDOWN": (RendezvousConnectionError, "the cluster is down: part of its slots is not served"),
+    "TRYAGAIN": (RendezvousConnectionError, "the cluster is moving the slot of this run. Try again"),
+    "MOVED": (
+        RendezvousConnectionError,
+        "the server is one node of a Redis Cluster and the run's slot is on another. "
+        "Redis Cluster is not supported yet: use a single server, or the node that serves this run",
+    ),
+    "NOREPLICAS": (RendezvousConnectionError, "the server refuses writes for want of replicas (min-replicas-to-write)"),
+    "MISCONF": (RendezvousConnectionError, "the server refuses writes since it cannot save to disk. See its log"),
+    "MAXCLIENTS": (
+        RendezvousConnectionError,
+        "the server has no connection left. Raise maxclients: a node needs two, the leader three",
+    ),
+    "NODB": (RendezvousConnectionError, "the server has no database of that number. Check the /db of the endpoint"),
+    "NOAUTHSET": (
+        RendezvousConnectionError,
+        "a password was given, but the server has none set. Remove it from endpoint and environment",
+    ),
+    "DENIED": (
+        RendezvousConnectionError,
+        "the server is in protected mode and we are not on its loopback. Give it a password, or bind it",
+    ),
+}
+_TRANSIENT = frozenset({"LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN"})
+_BY_TEXT = {
+    "max number of clients": "MAXCLIENTS",
+    "db index is out of range": "NODB",
+    "without any password configured": "NOAUTHSET",
+    "no password is set": "NOAUTHSET",
+    "protected mode": "DENIED",
+    "invalid password": "WRONGPASS",
+    "invalid username-password": "WRONGPASS",
+    "authentication required": "NOAUTH",
+    "no permissions": "NOPERM",
+    "can't access": "NOPERM",
+    "wrong kind of value": "WRONGTYPE",
+    "read only replica": "READONLY",
+    "command not allowed when used memory": "OOM",
+    "loading the dataset": "LOADING",
+}
+_BY_CLASS = {
+    "BusyLoadingError": "LOADING",
+    "ReadOnlyError": "READONLY",
+    "NoPermissionError": "NOPERM",
+    "OutOfMemoryError": "OOM",
+    "MovedError": "MOVED",
+    "AskError": "MOVED",
+    "MasterDownError": "MASTERDOWN",
+    "ClusterDownError": "CLUSTERDOWN",
+    "TryAgainError": "TRYAGAIN",
+    "AuthenticationError": "WRONGPASS",
+}
+
+
+def _code(error: Exception) -> str | None:
+    """The server's own word for what is wrong; None if it said nothing that we know."""
+    text = str(error)
+    for words, code in _BY_TEXT.items():
+        if words in text.lower():
+            return code
+    for kind in type(error).__mro__:
+        if kind.__name__ in _BY_CLASS:
+            return _BY_CLASS[kind.__name__]
+    found = re.search(r"\b([A-Z]{3,})\b", text)
+    return found[1] if found and found[1] in _REFUSALS else None
+
+
+@contextmanager
+def translated(attempt: Attempt, *, again: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Turn what the client library raises into an error of the rendezvous.
+
+    Args:
+        attempt: The call under way.
+        again: Asked when something failed that passes by itself; True makes it a :class:`RetryableError`.
+    """
+    from redis import exceptions as theirs
+
+    try:
+        yield
+    except theirs.RedisError as error:
+        code = _code(error)
+        if code in _REFUSALS:
+            if code in _TRANSIENT and again():
+                raise RetryableError from error
+            raise _refused(attempt, code, error) from error
+        if not isinstance(error, (theirs.ConnectionError, theirs.TimeoutError)):
+            raise
+        raise _broken_off(attempt, error, again()) from error
+    except OSError as error:
+        raise _broken_off(attempt, error, again()) from error
+
+
+def _refused(attempt: Attempt, code: str, error: Exception) -> RendezvousError:
+    kind, advice = _REFUSALS[code]
+    said = f"Redis at {attempt.where} refused to {attempt.what}: {advice}. It said: {error}"
+    if kind is RendezvousConnectionError:
+        return RendezvousConnectionError(said, maybe_applied=attempt.maybe_applied, backend="redis")
+    return kind(said, backend="redis")
+
+
+def _broken_off(attempt: Attempt, error: Exception, again: bool) -> Exception:
+    if again:
+        attempt.unsure = attempt.unsure or attempt.in_flight
+        attempt.in_flight = False
+        return RetryableError()
+    if not attempt.in_flight and not attempt.unsure:
+        said = f"Could not {attempt.what}: Redis at {attempt.where} was not reached ({error}). "
+        advice = "Check that a server runs there, that this node may reach it, and that TLS is on at both ends or none."
+    elif attempt.maybe_applied:
+        said = f"Lost the answer when asking Redis at {attempt.where} to {attempt.what} ({error}). "
+        advice = "It may have been done all the same: read again before you decide."
+    else:
+        said = f"Redis at {attempt.where} did not answer when asked to {attempt.what} ({error}). "
+        advice = "Nothing was changed. Check the server's load and the network, or raise the option read_timeout."
+    return RendezvousConnectionError(said + advice, maybe_applied=attempt.maybe_applied, backend="redis")

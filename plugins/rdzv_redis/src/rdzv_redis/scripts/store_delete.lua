@@ -1,0 +1,2 @@
+-- KEYS store; ARGV key
+return redis.call('HDEL', KEYS[1], ARGV[1])
