@@ -10,16 +10,21 @@ import re
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from rdzv_core.endpoint import mask_secrets
 from rdzv_core.errors import RendezvousStateError, RendezvousTimeoutError
+from rdzv_core.events import EventSink
+from rdzv_core.machine.record import Record
 
 __all__ = [
+    "Observers",
+    "Placed",
+    "PlacementHook",
     "RendezvousHandler",
     "RendezvousHandlerCreator",
     "RendezvousInfo",
@@ -311,9 +316,38 @@ class RendezvousHandler(ABC):
     def shutdown(self) -> bool:
         """Let go of everything; close the run if it has ended. Returns whether all went well."""
 
+    def observe(self, observers: Observers) -> None:  # noqa: B027 - a handler need not listen
+        """Let ``observers`` watch, and ask them; called before the first join. By default nobody is heard."""
+
 
 RendezvousHandlerCreator: TypeAlias = Callable[[RendezvousParameters], RendezvousHandler]
 """What a backend registers under its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """What the placement hook made of a round."""
+
+    order: tuple[str, ...] | None = None
+    """The ids of the members by rank; None if nobody has an opinion, or it failed."""
+    failure: str | None = None
+    """A sentence, if it failed: the round is then to be ordered as by ``sorted``."""
+
+
+PlacementHook: TypeAlias = Callable[[Sequence[Record], Mapping[str, int]], Placed]
+"""Asked for the order of the members, given with the ranks of the last round by node id. Raises nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observers:
+    """Who is told, and who is asked, along a node's way."""
+
+    events: EventSink | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Said of this node in its record."""
+    before_join: Callable[[str, str], str | None] | None = None
+    """Asked with run id and node id before each join; a sentence forbids it."""
+    place: PlacementHook | None = None
 
 
 class RendezvousTimeout:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from rdzv_core.api import RendezvousHandler, RendezvousHandlerCreator, RendezvousParameters
 from rdzv_core.discovery import BACKENDS, Discovery, PluginError
+from rdzv_core.hooks.manager import Hooks
 
 __all__ = [
     "EXTRAS",
@@ -35,11 +36,13 @@ class RendezvousHandlerRegistry:
 
     Args:
         discovery: Where installed backends are found; None to know only what is registered.
+        hooks: Who watches the handlers that are made; None for nobody.
     """
 
-    def __init__(self, discovery: Discovery | None = None) -> None:
+    def __init__(self, discovery: Discovery | None = None, hooks: Hooks | None = None) -> None:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
         self._discovery = discovery
+        self._hooks = hooks
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
         """Let ``creator`` make the handlers of ``backend``; to say so again is no error.
@@ -75,6 +78,8 @@ class RendezvousHandlerRegistry:
                 f"The backend '{params.backend}' made a handler that calls itself '{name}'. That is a fault of the "
                 "backend: get_backend() must return the name that was asked for."
             )
+        if self._hooks is not None:
+            handler.observe(self._hooks.observers(params.run_id))
         return handler
 
     def _installed(self) -> tuple[str, ...]:
@@ -114,7 +119,7 @@ class RendezvousHandlerRegistry:
         return " ".join(said)
 
 
-rendezvous_handler_registry = RendezvousHandlerRegistry(Discovery())
+rendezvous_handler_registry = RendezvousHandlerRegistry(Discovery(), Hooks())
 """The registry of this process, which launchers ask."""
 
 

@@ -4,7 +4,7 @@ A plugin is a distribution with an entry point in the group ``rdzv_core.hooks``;
 :data:`hookimpl` and the name of a hook of :mod:`rdzv_core.hooks.specs`. See ``docs/hooks.md``.
 """
 
-from rdzv_core.hooks.manager import Hooks, Placed
+from rdzv_core.hooks.manager import Hooks
 from rdzv_core.hooks.specs import Member, hookimpl
 
-__all__ = ["Hooks", "Member", "Placed", "hookimpl"]
+__all__ = ["Hooks", "Member", "hookimpl"]

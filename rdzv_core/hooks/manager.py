@@ -13,18 +13,18 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pluggy
 
+from rdzv_core.api import Observers, Placed
 from rdzv_core.discovery import HOOKS, Discovery
 from rdzv_core.events import Event
 from rdzv_core.hooks import specs
 from rdzv_core.hooks.background import Background
 from rdzv_core.machine.record import Record
 
-__all__ = ["Hooks", "Placed"]
+__all__ = ["Hooks"]
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +32,6 @@ PLACEMENT_DEADLINE = 1.0
 """Seconds that a placement hook may take; all nodes of the round wait for it."""
 ATTRIBUTES_LIMIT = 1024
 """Bytes of names and values that a node may tell of itself; every leader reads those of all nodes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """What the placement hook made of a round."""
-
-    order: tuple[str, ...] | None = None
-    """The ids of the members by rank; None if no plugin has an opinion, or it failed."""
-    failure: str | None = None
-    """A sentence, if it failed: the round is then to be ordered as by ``sorted``."""
 
 
 class Hooks:
@@ -68,6 +58,15 @@ class Hooks:
             if self._manager is None:
                 self._manager = self._load()
             return self._manager
+
+    def observers(self, run_id: str) -> Observers:
+        """The hooks, as a handler of ``run_id`` tells and asks them."""
+        return Observers(
+            events=self.event,
+            attributes=self.node_attributes(),
+            before_join=self.veto,
+            place=lambda members, previous: self.place(run_id, members, previous),
+        )
 
     def event(self, event: Event) -> None:
         """Let all watchers have ``event``, soon; an event sink."""

@@ -13,12 +13,12 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
 from datetime import timedelta
 from random import SystemRandom
 from typing import Any
 
 from rdzv_core.api import (
+    Observers,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -28,7 +28,7 @@ from rdzv_core.api import (
 )
 from rdzv_core.backend import CoordinationBackend, RendezvousBackend
 from rdzv_core.errors import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
-from rdzv_core.events import Event, EventSink, JoinVetoed
+from rdzv_core.events import Event, JoinVetoed, fan_out
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, read_options, ttl_of
 from rdzv_core.runtime.bootstrap import BootstrapStores, TCPBootstrap, shares_agent_store
@@ -36,10 +36,10 @@ from rdzv_core.runtime.clock import SystemClock
 from rdzv_core.runtime.localhost import own_address
 from rdzv_core.runtime.orders import Close, Finish, Join, Joined, Leave, Look
 from rdzv_core.runtime.register_coordination import RegisterCoordination
-from rdzv_core.runtime.runner import PlacementHook, Runner
+from rdzv_core.runtime.runner import Runner
 from rdzv_core.runtime.session import Identity, Session, SessionSettings
 
-__all__ = ["DynamicRendezvousHandler", "Observers", "create_handler"]
+__all__ = ["DynamicRendezvousHandler", "create_handler"]
 
 LEAVE_SECONDS = 2.0
 """Seconds that leaving may take when the process is about to end."""
@@ -48,18 +48,6 @@ SLACK_SECONDS = 5.0
 """Seconds beyond a deadline after which the session itself must be stuck."""
 
 _local_ids = itertools.count()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observers:
-    """Who is told, and who is asked, along the way. Filled in by the registry from hooks; empty by default."""
-
-    events: EventSink | None = None
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    """Said of this node in its record."""
-    before_join: Callable[[str, str], str | None] | None = None
-    """Asked with run id and node id before each join; a sentence forbids it."""
-    place: PlacementHook | None = None
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
@@ -79,7 +67,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         backend_name: str,
         local_addr: str,
         close_timeout: float,
-        before_join: Callable[[str, str], str | None] | None = None,
     ) -> None:
         self._settings = settings
         self._session = session
@@ -88,7 +75,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._backend_name = backend_name
         self._local_addr = local_addr
         self._close_timeout = close_timeout
-        self._before_join = before_join
+        self._before_join: Callable[[str, str], str | None] | None = None
         self._joined_well = False
         self._finalizer = weakref.finalize(self, _withdraw_at_exit, runner, os.getpid())
         self._finalizer.atexit = False
@@ -108,7 +95,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         keep_alive_max_attempt: int = 3,
         *,
         options: Mapping[str, Any] | None = None,
-        observers: Observers | None = None,
         towards: tuple[tuple[str, int], ...] = (),
         stores: BootstrapStores | None = None,
     ) -> DynamicRendezvousHandler:
@@ -125,7 +111,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
             keep_alive_interval: Seconds between signs of life.
             keep_alive_max_attempt: Missed signs of life after which a node counts as dead; at least 3.
             options: More of :data:`rdzv_core.options.HANDLER_OPTIONS`, by name.
-            observers: Who is told, and who is asked, along the way.
             towards: Hosts and ports of the store, to find the local address by.
             stores: Opens and connects the stores of rounds; None for TCPStores.
 
@@ -145,16 +130,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
             **(options or {}),
         }
         values = read_options(HANDLER_OPTIONS, config=given)
-        observers = observers or Observers()
         clock = SystemClock()
         addr = local_addr or own_address(towards)
         node_id = f"{SystemRandom().getrandbits(48):012x}"
         session = Session(
-            _identity(node_id, addr, values, observers.attributes),
+            _identity(node_id, addr, values),
             _session_settings(run_id, backend.name, min_nodes, max_nodes, values),
             clock=clock,
             chance=SystemRandom(),
-            emit=observers.events or _nobody,
+            emit=_nobody,
         )
         if stores is None:
             stores = TCPBootstrap(run_id=run_id, local_addr=addr, timeout=values["bootstrap_timeout"], store=store)
@@ -170,12 +154,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return cls(
             settings=settings,
             session=session,
-            runner=Runner(session, level2, stores, clock, observers.place),
+            runner=Runner(session, level2, stores, clock),
             stores=stores,
             backend_name=backend.name,
             local_addr=addr,
             close_timeout=values["close_timeout"],
-            before_join=observers.before_join,
         )
 
     # --- torch's interface -------------------------------------------------------------------------------
@@ -243,6 +226,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
             Whether the store took note of it in time.
         """
         return self.end("closed", "shutdown() was called")
+
+    def observe(self, observers: Observers) -> None:
+        """Let ``observers`` watch this node, and ask them; call it before the first join. May be called again."""
+        if observers.events is not None:
+            self._session.emit = fan_out(self._session.emit, observers.events)
+        self._session.describe(observers.attributes)
+        self._before_join = observers.before_join or self._before_join
+        self._runner.place = observers.place or self._runner.place
 
     # --- what a launcher can tell more ---------------------------------------------------------------------
 
@@ -356,7 +347,6 @@ def create_handler(
     params: RendezvousParameters,
     *,
     backend_options: tuple[Option, ...] = (),
-    observers: Observers | None = None,
     towards: tuple[tuple[str, int], ...] = (),
 ) -> DynamicRendezvousHandler:
     """Make a handler from the parameters that a launcher collected.
@@ -366,7 +356,6 @@ def create_handler(
         backend: The backend, ready to be used.
         params: Run, numbers of nodes, local address, and options.
         backend_options: The options that the backend has read from ``params``, so that they are known here.
-        observers: Who is told, and who is asked, along the way.
         towards: Hosts and ports of the store, to find the local address by.
 
     Raises:
@@ -391,19 +380,17 @@ def create_handler(
         values["keep_alive_interval"],
         values["keep_alive_max_attempt"],
         options={name: value for name, value in values.items() if name in own and value is not None},
-        observers=observers,
         towards=towards,
     )
 
 
-def _identity(node_id: str, addr: str, values: OptionValues, attributes: Mapping[str, str]) -> Identity:
+def _identity(node_id: str, addr: str, values: OptionValues) -> Identity:
     return Identity(
         node_id=node_id,
         addr=addr,
         pid=os.getpid(),
         local_id=next(_local_ids),
         rank_hint=values["rank_hint"],
-        attrs=dict(attributes),
     )
 
 

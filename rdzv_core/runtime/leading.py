@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from rdzv_core.api import Placed
 from rdzv_core.backend import Roster, Token
 from rdzv_core.errors import RendezvousStateError
 from rdzv_core.events import EventSink, MembersLost, NodesWaiting, PlacementFailed, RoundDecided
 from rdzv_core.machine.decide import Decision, Fresh, Timers, decide
+from rdzv_core.machine.placement import place
 from rdzv_core.machine.record import Record
 from rdzv_core.machine.register import Page, Register, page_count, paginate
 from rdzv_core.machine.rules import Policy, Rules
@@ -247,13 +249,11 @@ class Leading:
         chosen = set(seats)
         members = {r.node_id: r for r in view.records if r.node_id in chosen}
         ordered = tuple(members[node_id] for node_id in seats)
-        wished = yield Place(members=ordered, previous=dict(view.members or {}))
-        if wished is None:
-            return seats
-        if sorted(wished) != sorted(seats):
-            self._emit(PlacementFailed(reason="the placement hook did not return the members", **self._about))
-            return seats
-        return tuple(wished)
+        placed: Placed = yield Place(members=ordered, previous=dict(view.members or {}))
+        if placed.failure is not None:
+            self._emit(PlacementFailed(reason=placed.failure, **self._about))
+            return place("sorted", ordered, {})
+        return placed.order or seats
 
     def _publish(self, round_id: str, seats: tuple[str, ...]) -> Steps:
         pages = [encode_page(page) for page in paginate(round_id, seats)]

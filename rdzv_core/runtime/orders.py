@@ -81,7 +81,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Ask the placement hook for an order of these members; answered with ids, or None for no opinion."""
+    """Ask the placement hook for an order of these members; answered with :class:`rdzv_core.api.Placed`."""
 
     members: tuple[Record, ...]
     previous: Mapping[str, int]

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from queue import Empty, SimpleQueue
 from random import SystemRandom
-from typing import Any, TypeAlias
+from typing import Any
 
+from rdzv_core.api import Placed, PlacementHook
 from rdzv_core.backend import CoordinationBackend, Roster
 from rdzv_core.errors import RendezvousError
-from rdzv_core.machine.record import Record
 from rdzv_core.runtime.bootstrap import BootstrapStores
 from rdzv_core.runtime.clock import Clock
 from rdzv_core.runtime.orders import (
@@ -37,7 +37,7 @@ from rdzv_core.runtime.orders import (
 )
 from rdzv_core.runtime.session import Session
 
-__all__ = ["PlacementHook", "Runner"]
+__all__ = ["Runner"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,6 @@ WATCH_SECONDS = 60.0
 
 RETRY_SECONDS = 1.0
 """Seconds that a watcher pauses after an error, about; the session has its own, quicker retries."""
-
-PlacementHook: TypeAlias = Callable[[Sequence[Record], Mapping[str, int]], Sequence[str] | None]
 
 
 class Runner:
@@ -58,7 +56,9 @@ class Runner:
         backend: What it talks to; closed when the session ends.
         stores: Opens and connects the stores of rounds.
         clock: The session's clock.
-        place: Asked for the order of members; None for no opinion.
+
+    Attributes:
+        place: Asked for the order of members; None for nobody. Set before :meth:`start`.
     """
 
     def __init__(
@@ -67,14 +67,13 @@ class Runner:
         backend: CoordinationBackend,
         stores: BootstrapStores,
         clock: Clock,
-        place: PlacementHook | None = None,
     ) -> None:
         self.session = session
         self.pid = os.getpid()
         self._backend = backend
         self._stores = stores
         self._clock = clock
-        self._place = place
+        self.place: PlacementHook | None = None
         self._mail: SimpleQueue[Message] = SimpleQueue()
         self._start_lock = threading.Lock()
         self._started = False
@@ -152,7 +151,7 @@ class Runner:
             case Connect():
                 self._thread("connect", self._connect, order)
             case Place():
-                return None if self._place is None else self._place(order.members, order.previous)
+                return self.place(order.members, order.previous) if self.place is not None else Placed()
         return None
 
     def _sleep(self, until: float | None) -> None:

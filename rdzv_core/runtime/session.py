@@ -9,7 +9,7 @@ half-done state to come back to. Nothing here blocks, sleeps, or knows a thread:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -216,6 +216,10 @@ class Session:
     def node_id(self) -> str:
         """The id of this node."""
         return self._identity.node_id
+
+    def describe(self, attributes: Mapping[str, str]) -> None:
+        """Say more of this node in its record, from its next announcement on."""
+        self._identity = replace(self._identity, attrs={**self._identity.attrs, **attributes})
 
     # --- the loop ----------------------------------------------------------------------------------------
 
