@@ -78,7 +78,7 @@ class RendezvousHandlerRegistry:
                 f"The backend '{params.backend}' made a handler that calls itself '{name}'. That is a fault of the "
                 "backend: get_backend() must return the name that was asked for."
             )
-        if self._hooks is not None:
+        if self._hooks is not None and isinstance(handler, RendezvousHandler):  # torch's own cannot be observed
             handler.observe(self._hooks.observers(params.run_id))
         return handler
 
