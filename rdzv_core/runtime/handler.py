@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
@@ -27,10 +28,11 @@ from rdzv_core.api import (
     RendezvousTimeout,
 )
 from rdzv_core.backend import CoordinationBackend, RendezvousBackend
+from rdzv_core.endpoint import Endpoint
 from rdzv_core.errors import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 from rdzv_core.events import Event, JoinVetoed, fan_out
 from rdzv_core.machine.rules import Policy, Rules
-from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, read_options, ttl_of
+from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, describe, doubts, read_options, ttl_of
 from rdzv_core.runtime.bootstrap import BootstrapStores, TCPBootstrap, shares_agent_store
 from rdzv_core.runtime.clock import SystemClock
 from rdzv_core.runtime.localhost import own_address
@@ -40,6 +42,8 @@ from rdzv_core.runtime.runner import Runner
 from rdzv_core.runtime.session import Identity, Session, SessionSettings
 
 __all__ = ["DynamicRendezvousHandler", "create_handler"]
+
+logger = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 2.0
 """Seconds that leaving may take when the process is about to end."""
@@ -55,6 +59,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     One instance is one node: it has an id of its own, and threads that start with the first call and end with
     :meth:`shutdown`, with the last reference to the handler, or with the process; each of these withdraws the node.
+
+    Attributes:
+        endpoint: Where the store is; None if the backend has none.
+        options: The handler's options, as they were understood.
     """
 
     def __init__(
@@ -66,7 +74,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         stores: BootstrapStores,
         backend_name: str,
         local_addr: str,
-        close_timeout: float,
+        endpoint: Endpoint | None,
+        options: OptionValues,
     ) -> None:
         self._settings = settings
         self._session = session
@@ -74,7 +83,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._stores = stores
         self._backend_name = backend_name
         self._local_addr = local_addr
-        self._close_timeout = close_timeout
+        self._close_timeout: float = options["close_timeout"]
+        self.endpoint = endpoint
+        self.options = options
         self._before_join: Callable[[str, str], str | None] | None = None
         self._joined_well = False
         self._finalizer = weakref.finalize(self, _withdraw_at_exit, runner, os.getpid())
@@ -95,7 +106,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         keep_alive_max_attempt: int = 3,
         *,
         options: Mapping[str, Any] | None = None,
-        towards: tuple[tuple[str, int], ...] = (),
+        endpoint: Endpoint | None = None,
         stores: BootstrapStores | None = None,
     ) -> DynamicRendezvousHandler:
         """Make a handler over ``backend``.
@@ -111,7 +122,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             keep_alive_interval: Seconds between signs of life.
             keep_alive_max_attempt: Missed signs of life after which a node counts as dead; at least 3.
             options: More of :data:`rdzv_core.options.HANDLER_OPTIONS`, by name.
-            towards: Hosts and ports of the store, to find the local address by.
+            endpoint: Where the store is, to find the local address by; None if it is nowhere.
             stores: Opens and connects the stores of rounds; None for TCPStores.
 
         Raises:
@@ -131,7 +142,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         }
         values = read_options(HANDLER_OPTIONS, config=given)
         clock = SystemClock()
-        addr = local_addr or own_address(towards)
+        addr = local_addr or own_address([(a.host, a.port) for a in endpoint.addresses] if endpoint else [])
         node_id = f"{SystemRandom().getrandbits(48):012x}"
         session = Session(
             _identity(node_id, addr, values),
@@ -158,7 +169,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             stores=stores,
             backend_name=backend.name,
             local_addr=addr,
-            close_timeout=values["close_timeout"],
+            endpoint=endpoint,
+            options=values,
         )
 
     # --- torch's interface -------------------------------------------------------------------------------
@@ -346,8 +358,8 @@ def create_handler(
     backend: RendezvousBackend,
     params: RendezvousParameters,
     *,
-    backend_options: tuple[Option, ...] = (),
-    towards: tuple[tuple[str, int], ...] = (),
+    backend_options: Sequence[Option] = (),
+    endpoint: Endpoint | None = None,
 ) -> DynamicRendezvousHandler:
     """Make a handler from the parameters that a launcher collected.
 
@@ -356,13 +368,16 @@ def create_handler(
         backend: The backend, ready to be used.
         params: Run, numbers of nodes, local address, and options.
         backend_options: The options that the backend has read from ``params``, so that they are known here.
-        towards: Hosts and ports of the store, to find the local address by.
+        endpoint: Where the store is, to find the local address by.
 
     Raises:
         OptionError: An option is unknown, or its value is wrong; names all of them.
         ValueError: A number is out of range.
     """
     values = read_options(HANDLER_OPTIONS, backend_options, config=params.config, environ=os.environ)
+    for doubt in (*values.warnings, *doubts(values)):
+        logger.warning("run '%s': %s", params.run_id, doubt)
+    logger.info("run '%s' on backend '%s': %s", params.run_id, backend.name, describe(values))
     own = {option.name for option in HANDLER_OPTIONS}
     return DynamicRendezvousHandler.from_backend(
         params.run_id,
@@ -380,7 +395,7 @@ def create_handler(
         values["keep_alive_interval"],
         values["keep_alive_max_attempt"],
         options={name: value for name, value in values.items() if name in own and value is not None},
-        towards=towards,
+        endpoint=endpoint,
     )
 
 

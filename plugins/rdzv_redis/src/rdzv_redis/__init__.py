@@ -14,6 +14,7 @@ from .options import REDIS_OPTIONS
 if TYPE_CHECKING:
     from rdzv_core.api import RendezvousHandler, RendezvousParameters
 
+    from .connection import Target
     from .server import RedisServer
     from .store import RedisStore
 
@@ -50,15 +51,7 @@ def create_backend(params: RendezvousParameters) -> tuple[RedisRendezvousBackend
     Raises:
         ValueError: Endpoint or options are not understood; the sentence says which, and shows no password.
     """
-    from rdzv_core.options import HANDLER_OPTIONS, read_options
-
-    from .connection import target_of
-
-    # Read all, so that a misspelt name is found; then ours alone.
-    read_options(HANDLER_OPTIONS, REDIS_OPTIONS, config=params.config, environ=os.environ)
-    ours = {option.name for option in REDIS_OPTIONS}
-    options = {key: value for key, value in params.config.items() if key in ours}
-    return RedisRendezvousBackend(target_of(params.endpoint, options, os.environ), params.run_id), None
+    return RedisRendezvousBackend(_target(params), params.run_id), None
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -67,8 +60,20 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         ValueError: As :func:`create_backend`.
     """
-    from rdzv_core import create_handler as create
+    from rdzv_core.runtime.handler import create_handler as create
 
-    backend, store = create_backend(params)
-    handler: RendezvousHandler = create(store, backend, params)
-    return handler
+    target = _target(params)
+    backend = RedisRendezvousBackend(target, params.run_id)
+    return create(None, backend, params, backend_options=REDIS_OPTIONS, endpoint=target.endpoint)
+
+
+def _target(params: RendezvousParameters) -> Target:
+    from rdzv_core.options import HANDLER_OPTIONS, read_options
+
+    from .connection import target_of
+
+    # Read all, so that a misspelt name is found; then ours alone.
+    read_options(HANDLER_OPTIONS, REDIS_OPTIONS, config=params.config, environ=os.environ)
+    ours = {option.name for option in REDIS_OPTIONS}
+    options = {key: value for key, value in params.config.items() if key in ours}
+    return target_of(params.endpoint, options, os.environ)
