@@ -6,6 +6,7 @@ import atexit
 import logging
 import queue
 import threading
+from contextlib import suppress
 
 from rdzv_core.events import Event, EventSink
 
@@ -60,7 +61,7 @@ class Background:
     def _feed(self) -> None:
         while True:
             event = self._queue.get()
-            try:
+            # A sink raises nothing. If one did, this thread would end, and all later events be lost in silence.
+            with suppress(Exception):
                 self._sink(event)
-            finally:
-                self._queue.task_done()
+            self._queue.task_done()

@@ -82,18 +82,11 @@ class Hooks:
         merged: dict[str, str] = {}
         for plugin, call in self._each("rdzv_node_attributes"):
             answer = self._guarded(plugin, "rdzv_node_attributes", call)
-            for key, value in (answer or {}).items() if isinstance(answer, (dict, type(None))) else ():
-                if not isinstance(key, str) or not isinstance(value, str):
-                    log.warning("Hook plugin '%s': the attribute %r=%r is no text; left out.", plugin, key, value)
-                elif key not in merged and _size(merged) + _size({key: value}) > ATTRIBUTES_LIMIT:
-                    log.warning(
-                        "Hook plugin '%s': the attribute '%s' does not fit into %d bytes with the others; left out.",
-                        plugin,
-                        key,
-                        ATTRIBUTES_LIMIT,
-                    )
-                else:
-                    merged.setdefault(key, value)
+            if isinstance(answer, Mapping):
+                for key, value in answer.items():
+                    _keep(merged, key, value, plugin)
+            elif answer is not None:
+                log.warning("Hook plugin '%s' answered %r to rdzv_node_attributes; no dictionary.", plugin, answer)
         return merged
 
     def veto(self, run_id: str, node_id: str) -> str | None:
@@ -151,7 +144,9 @@ class Hooks:
 
     def _admit(self, manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
         try:
-            manager.register(plugin() if inspect.isclass(plugin) else plugin, name=name)
+            instance = plugin() if inspect.isclass(plugin) else plugin
+            hash(instance)  # pluggy will want to, when one plugin is called alone
+            manager.register(instance, name=name)
             manager.check_pending()
         except Exception as error:
             if manager.has_plugin(name):
@@ -186,6 +181,17 @@ class Hooks:
                 log.exception("Hook plugin '%s' raised in %s; later failures of it are not told.", plugin, hook)
             return None
         return answers[0] if answers else None
+
+
+def _keep(merged: dict[str, str], key: Any, value: Any, plugin: str) -> None:
+    if not isinstance(key, str) or not isinstance(value, str):
+        log.warning("Hook plugin '%s': the attribute %r=%r is no text; left out.", plugin, key, value)
+    elif key not in merged:
+        if _size(merged) + _size({key: value}) <= ATTRIBUTES_LIMIT:
+            merged[key] = value
+        else:
+            said = "Hook plugin '%s': the attribute '%s' does not fit into %d bytes with the others; left out."
+            log.warning(said, plugin, key, ATTRIBUTES_LIMIT)
 
 
 def _objection(plugin: str, check: Callable[..., list[Any]], run_id: str, node_id: str) -> str | None:
