@@ -40,13 +40,38 @@ demo: venv ## Train on three nodes, kill one, watch the others go on and a new o
 	@$(RUN) examples/demo/run.py --backend $(BACKEND) $(ARGS)
 
 test: check redis-server ## All that CI runs: the checks, then every ring up to torchrun
-	$(PYTEST) $(SPREAD) $(ARGS)
+	$(PYTEST) $(SPREAD) -m "not chaos" $(ARGS)
 
 check: venv ## Lint, format, types, floors, texts; seconds
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 	$(PYTEST) -q tests/repo
+
+# The rings, cheapest first.
+PURE := tests/api tests/hooks tests/machine tests/registry tests/repo tests/wire
+SIMULATED := tests/simulated tests/scenarios
+MEMORY := tests/conformance tests/runtime
+SERVERS := plugins
+TORCHRUN := tests/torchrun tests/demo
+
+test-pure: venv ## Ring 1: functions and values
+	$(PYTEST) $(wildcard $(PURE)) $(ARGS)
+
+test-simulated: venv ## Ring 2: many nodes under one virtual clock, with faults by seed
+	$(PYTEST) $(SPREAD) $(wildcard $(SIMULATED)) $(ARGS)
+
+test-memory: venv ## Ring 3: sessions, handlers and the conformance laws against the backend in memory
+	$(PYTEST) $(SPREAD) $(wildcard $(MEMORY)) $(ARGS)
+
+test-servers: venv redis-server ## Ring 4: backends against real servers
+	$(PYTEST) $(SPREAD) $(wildcard $(SERVERS)) $(ARGS)
+
+test-torchrun: venv ## Ring 5: real launchers and workers
+	$(PYTEST) $(SPREAD) $(wildcard $(TORCHRUN)) $(ARGS)
+
+chaos: venv redis-server ## Ring 6, apart: kill -9, SIGSTOP and cut connections, for minutes
+	$(PYTEST) -m chaos $(ARGS)
 
 redis-server:
 	@sh scripts/redis-server.sh

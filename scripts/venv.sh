@@ -55,7 +55,7 @@ say "$venv with $("$PYTHON" -V) ($PYTHON)"
 if [ "$("$venv/bin/python" -c "$where" 2>/dev/null)" != "$("$PYTHON" -c "$where")" ]; then
     "$PYTHON" -m venv --clear "$venv"
 fi
-pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
+pip() { "$venv/bin/python" -m pip -qq --disable-pip-version-check "$@"; }
 
 # --no-index leaves pip only what lies at hand; it never reaches for a build of several GB.
 if [ "$torch" = auto ]; then

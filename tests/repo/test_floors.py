@@ -15,6 +15,11 @@ from pathlib import Path
 
 import pytest
 
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "rdzv_core"
 
@@ -32,7 +37,10 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
             "runtime.localhost",
             "runtime.bootstrap",
             "runtime.register_coordination",
+            "runtime.orders",
+            "runtime.leading",
             "runtime.session",
+            "runtime.runner",
             "runtime.handler",
             "runtime",
         ),
@@ -44,19 +52,17 @@ ROOF = "rdzv_core"
 """``rdzv_core/__init__``: gathers names from every floor but the doors."""
 
 # Who may import what is not ours. The ground floor is pure: these would bring the world in.
-WORLDLY = frozenset(
-    {"time", "threading", "socket", "os", "random", "logging", "subprocess", "asyncio", "signal"}
-)
+WORLDLY = frozenset({"time", "threading", "socket", "os", "random", "logging", "subprocess", "asyncio", "signal"})
 FOREIGN: dict[str, frozenset[str]] = {
     "importlib_metadata": frozenset({"discovery"}),
     "pluggy": frozenset({"hooks"}),
     "torch": frozenset({"runtime.bootstrap", "torchrun"}),
     "pytest": frozenset({"testing"}),
     "hypothesis": frozenset({"testing"}),
-    "msgspec": frozenset({"machine", "wire"}),
+    "msgspec": frozenset({"machine", "wire", "runtime.register_coordination"}),
 }
-LAZY = frozenset({"torch"})
-"""Imported inside functions only, so that ``rdzv_core`` works where they are not installed."""
+LAZY = {"torch": "runtime.bootstrap"}
+"""Where a guest is imported inside functions only, so that the rest of the core works without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +108,7 @@ def read_imports(module: str, source: str, *, is_package: bool) -> Iterator[Impo
                 base = package[: len(package) - child.level + 1] if child.level else []
                 stem = ".".join([*base, *([child.module] if child.module else [])])
                 for name in child.names:
-                    yield Import(
-                        module=module, target=f"{stem}.{name.name}", line=child.lineno, at_top=at_top
-                    )
+                    yield Import(module=module, target=f"{stem}.{name.name}", line=child.lineno, at_top=at_top)
             inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             yield from walk(child, at_top and not inside)
 
@@ -138,11 +142,15 @@ ROOMS: dict[str, Room] = {
 TOP = len(FLOORS) - 1
 
 
+DIVIDED = frozenset(name.rpartition(".")[0] for name in ROOMS if "." in name)
+"""Packages whose modules have a room each; a new module in them is not covered by the package's name."""
+
+
 def room_of(module: str) -> Room | None:
     """The room with the most precise name that covers ``module``."""
     parts = module.split(".")
-    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((ROOMS[name] for name in names if name in ROOMS), None)
+    names = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return next((ROOMS[name] for name in names if name in ROOMS and (name == module or name not in DIVIDED)), None)
 
 
 def complaint_about_arrow(found: Import, known: frozenset[str]) -> str | None:
@@ -180,7 +188,7 @@ def complaint_about_foreigner(found: Import) -> str | None:
             return f"{found}: {top} belongs to {', '.join(sorted(allowed))} alone"
     elif top not in sys.stdlib_module_names and top != ROOF:
         return f"{found}: no floor is open to {top}; if it is to be, FOREIGN says where"
-    if top in LAZY and found.at_top:
+    if found.at_top and LAZY.get(top) == found.module:
         return f"{found}: {top} is imported inside functions only"
     return None
 
@@ -231,6 +239,7 @@ def test_plugins_see_contracts_but_not_the_protocol():
         ("runtime.bootstrap", "import torch", "inside functions only"),
         ("runtime.bootstrap", "def f():\n    import torch", None),
         ("runtime.session", "def f():\n    import torch", "belongs to runtime.bootstrap, torchrun alone"),
+        ("runtime.session", "from rdzv_core.runtime.session import nobody", None),
         ("registry", "import requests", "no floor is open to requests"),
         ("", "from rdzv_core.torchrun import entry", "every floor but the doors"),
         ("errors", "if TYPE_CHECKING:\n    from rdzv_core.registry import R", None),
@@ -240,9 +249,7 @@ def test_the_laws_themselves(module: str, source: str, said: str | None):
     """Each law is seen to fail, on a line that breaks it."""
     known = frozenset({*ROOMS, "machine.register"})
     answers = [
-        complaint_about_arrow(found, known)
-        if found.target.startswith(ROOF)
-        else complaint_about_foreigner(found)
+        complaint_about_arrow(found, known) if found.target.startswith(ROOF) else complaint_about_foreigner(found)
         for found in read_imports(module, source, is_package=module == "")
     ]
     if said is None:
@@ -251,11 +258,20 @@ def test_the_laws_themselves(module: str, source: str, said: str | None):
         assert said in str(answers[0])
 
 
+@pytest.mark.parametrize("pyproject", sorted(ROOT.glob("plugins/*/pyproject.toml")), ids=lambda path: path.parent.name)
+def test_what_torch_loads_while_it_is_imported_imports_nothing(pyproject: Path):
+    """It imports every ``torchrun.handlers`` target in the middle of its own import, in every launcher."""
+    targets = tomllib.loads(pyproject.read_text())["project"]["entry-points"]["torchrun.handlers"]
+    assert targets
+    for target in targets.values():
+        path = pyproject.parent.joinpath("src", *target.partition(":")[0].split(".")).with_suffix(".py")
+        at_top = [found for found in read_imports("", path.read_text(), is_package=True) if found.at_top]
+        assert not [found for found in at_top if not found.target.startswith("__future__")]
+
+
 def test_importing_the_core_brings_neither_torch_nor_a_client():
     program = "import sys, rdzv_core; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     brought = set(done.stdout.split())
     assert "rdzv_core" in brought

@@ -27,20 +27,25 @@ def two_nodes_of_which_one_worker_fails(make_job: Callable[..., Job], **environm
     )
     job.start("a")
     job.start("b", "--fail-at=3")
-    job.wait(lambda: job.nodes["b"].progress("failed"), "the worker of node b to fail")
+    job.wait(lambda: all(len(node.progress("connected")) == 2 for node in job.nodes.values()), "two second lives", 60)
     return job
 
 
-def test_after_a_restart_new_workers_meet_the_old_ones_keys(make_job):
-    """The launchers agree on a second round within seconds; its workers never get to a step."""
-    job = two_nodes_of_which_one_worker_fails(make_job)
-    job.wait(lambda: all(node.lives() == 2 for node in job.nodes.values()), "two second lives")
+def masters(job: Job) -> set[str]:
+    return {line["master"] for node in job.nodes.values() for line in node.progress("begun")}
 
-    first, second = ({line["master"] for line in job.nodes[name].progress("begun")} for name in "ab")
-    assert first == second
-    assert len(first) == 1, "the same store served both rounds"
-    with pytest.raises(AssertionError, match="in vain"):
-        job.wait(lambda: all(node.progress("finished") for node in job.nodes.values()), "an end", within=10)
+
+def test_after_a_restart_new_workers_meet_the_old_ones_keys(make_job):
+    """Both rounds are served by one store. Whether the job then ends, hangs or fails is a matter of luck.
+
+    Who comes first reads where its peer listened in the round before. Of some ten runs of this scenario half
+    ended well, the others hung or ended with status 1; so the cause is on record here, and not the outcome.
+    """
+    job = two_nodes_of_which_one_worker_fails(make_job)
+
+    for node in job.nodes.values():
+        assert [line["old_keys"] for line in node.progress("connected")] == [False, True]
+    assert len(masters(job)) == 1
 
 
 def test_with_a_store_per_round_the_same_restart_ends_well(make_job):
@@ -48,4 +53,6 @@ def test_with_a_store_per_round_the_same_restart_ends_well(make_job):
     job = two_nodes_of_which_one_worker_fails(make_job, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
     assert job.statuses(within=60) == {"a": 0, "b": 0}
-    assert [node.lives() for node in job.nodes.values()] == [2, 2]
+    for node in job.nodes.values():
+        assert [line["old_keys"] for line in node.progress("connected")] == [False, False]
+    assert len(masters(job)) == 2

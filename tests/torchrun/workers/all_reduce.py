@@ -12,10 +12,14 @@ from progress import Progress, misbehave, parser, prepare
 def main() -> None:
     """Meet, then step together until all agree to end."""
     arguments = parser().parse_args()
-    prepare(arguments)
     progress = Progress()
-    dist.init_process_group("gloo")
-    progress.say("met", rank=dist.get_rank(), world=dist.get_world_size())
+    prepare(arguments)
+    store, rank, world = next(dist.rendezvous("env://"))
+    mine = f"worker-{rank}"
+    progress.say("connected", rank=rank, old_keys=store.check([mine]))
+    store.set(mine, "was here")
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    progress.say("met", rank=rank, world=world)
     step = 0
     while True:
         step += 1

@@ -10,8 +10,8 @@ from progress import Progress, misbehave, parser, prepare
 def main() -> None:
     """Step alone until told to end."""
     arguments = parser().parse_args()
-    prepare(arguments)
     progress = Progress()
+    prepare(arguments)
     step = 0
     while True:
         step += 1

@@ -60,7 +60,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     Raises:
         ValueError: As :func:`create_backend`.
     """
-    from rdzv_core.runtime.handler import create_handler as create
+    from rdzv_core import create_handler as create
 
     target = _target(params)
     backend = RedisRendezvousBackend(target, params.run_id)

@@ -1,0 +1,151 @@
+"""The distributions as a user gets them: built, read, and installed where nothing of this tree can be seen."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
+PROJECTS = ["rdzv_core", *PLUGINS]
+
+pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("dist"), pytest.mark.timeout(600)]
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Run a program that sees neither this tree nor its environment; its output."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=500, cwd=cwd, env=environment)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wheel:
+    """What a wheel holds."""
+
+    path: Path
+    names: frozenset[str]
+    metadata: Message
+    entry_points: dict[str, dict[str, str]]
+
+
+def read_wheel(path: Path) -> Wheel:
+    with zipfile.ZipFile(path) as archive:
+        names = frozenset(archive.namelist())
+        info = next(name.partition("/")[0] for name in names if name.endswith(".dist-info/METADATA"))
+        points = configparser.ConfigParser(delimiters=("=",))
+        points.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+        points.read_string(archive.read(f"{info}/entry_points.txt").decode())
+        metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
+    return Wheel(
+        path=path,
+        names=names,
+        metadata=metadata,
+        entry_points={section: dict(points[section]) for section in points.sections()},
+    )
+
+
+@pytest.fixture(scope="session")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all distributions, as ``make dist`` builds them."""
+    folder = tmp_path_factory.mktemp("dist")
+    run("sh", ROOT / "scripts" / "dist.sh", sys.executable, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def wheels(dist: Path) -> dict[str, Wheel]:
+    return {path.name.partition("-")[0]: read_wheel(path) for path in dist.glob("*.whl")}
+
+
+@pytest.fixture(scope="session")
+def python(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment in which a user has said: pip install "rdzv-core[redis]"."""
+    folder = tmp_path_factory.mktemp("fresh")
+    run(sys.executable, "-m", "venv", folder)
+    python = folder / "bin" / "python"
+    run(python, "-m", "pip", "-q", "install", "--find-links", dist, "rdzv-core[redis]==0.1.*", cwd=folder)
+    return python
+
+
+def test_each_project_is_one_sdist_and_one_wheel(dist, wheels):
+    assert sorted(wheels) == sorted(PROJECTS)
+    assert sorted(path.name.partition("-")[0] for path in dist.glob("*.tar.gz")) == sorted(PROJECTS)
+    assert len(list(dist.iterdir())) == 2 * len(PROJECTS)
+
+
+@pytest.mark.parametrize("project", PROJECTS)
+def test_a_wheel_holds_its_package_and_nothing_else(wheels, project):
+    names = wheels[project].names
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {project}
+    assert f"{project}/py.typed" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    tracked = run("git", "ls-files", project if project == "rdzv_core" else f"plugins/{project}/src").split()
+    inside = {name.partition("/src/")[2] or name for name in tracked}
+    assert {name for name in names if ".dist-info/" not in name} == inside
+
+
+@pytest.mark.parametrize("project", PROJECTS)
+def test_an_sdist_can_be_built_from_and_holds_no_other_project(dist, project):
+    path = next(dist.glob(f"{project}-*.tar.gz"))
+    with tarfile.open(path) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO"} <= inside
+    tops = {name.partition("/")[0] for name in inside}
+    assert not tops & {"plugins", "tests", "examples", "benchmarks", "docs", ".ci", "requirements"}
+
+
+def test_the_core_promises_its_extras_and_needs_no_torch(wheels):
+    metadata = wheels["rdzv_core"].metadata
+    assert set(metadata.get_all("Provides-Extra")) >= {"torch", "redis", "all", "testing"}
+    always = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    assert always
+    assert not [line for line in always if line.startswith(("torch", "redis", "pytest", "hypothesis"))]
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert "pytest11" in wheels["rdzv_core"].entry_points
+
+
+def test_the_redis_plugin_is_found_under_every_group(wheels):
+    points = wheels["rdzv_redis"].entry_points
+    for group in ("rdzv_core.backends", "rdzv_core.servers", "torchrun.handlers"):
+        assert "redis" in points[group], group
+    assert any(name.endswith(".lua") for name in wheels["rdzv_redis"].names)
+
+
+def test_installing_with_redis_brings_the_client_and_not_torch(python):
+    installed = {line.partition("==")[0].lower() for line in run(python, "-m", "pip", "freeze").split()}
+    assert {"rdzv-core", "rdzv-redis", "redis"} <= installed
+    assert not installed & {"torch", "numpy", "pytest", "hypothesis"}
+
+
+def test_the_registry_lists_redis_where_only_wheels_are_installed(python, tmp_path):
+    program = (
+        "import sys, rdzv_core; assert 'site-packages' in rdzv_core.__file__, rdzv_core.__file__;"
+        "print(*rdzv_core.rendezvous_handler_registry.names());"
+        "print(*sorted(sys.modules))"
+    )
+    names, modules = run(python, "-c", program, cwd=tmp_path).splitlines()
+    assert "redis" in names.split()
+    assert not {"torch", "redis", "rdzv_redis"} & set(modules.split()), "listing names imports no plugin"
+
+
+def test_every_entry_point_leads_to_something(python, tmp_path):
+    program = (
+        "from importlib.metadata import entry_points;"
+        "groups = ['rdzv_core.backends', 'rdzv_core.servers', 'torchrun.handlers'];"
+        "points = [point for group in groups for point in entry_points(group=group)];"
+        "print(*(point.name for point in points if callable(point.load())))"
+    )
+    assert run(python, "-c", program, cwd=tmp_path).split() == ["redis"] * 3
