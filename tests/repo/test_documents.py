@@ -1,0 +1,80 @@
+"""The pages on options and errors say what the code says, or the build is red."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from rdzv_core.options import HANDLER_OPTIONS, Option, option_table
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = (ROOT / "docs" / "options.md").read_text()
+ERRORS = (ROOT / "docs" / "errors.md").read_text()
+TABLES = dict(re.findall(r"<!-- table of (\S+) -->\n(.*?)<!-- end -->", OPTIONS, flags=re.DOTALL))
+
+
+def declared(where: str) -> tuple[Option, ...]:
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)
+
+
+@pytest.fixture(autouse=True)
+def _plugins_can_be_imported(monkeypatch: pytest.MonkeyPatch):
+    for source in ROOT.glob("plugins/*/src"):
+        monkeypatch.syspath_prepend(str(source))
+
+
+@pytest.mark.parametrize("where", sorted(TABLES))
+def test_a_table_of_options_is_that_of_the_declaration(where: str):
+    assert TABLES[where] == option_table(declared(where)), f"docs/options.md: replace the table of {where}"
+
+
+def test_all_declarations_have_a_table():
+    """A module that declares options to be read from a configuration is called ``options``."""
+    found = {"rdzv_core.options:HANDLER_OPTIONS"}
+    for path in ROOT.glob("plugins/*/src/*/options.py"):
+        names = re.findall(r"^([A-Z_]+): tuple\[Option, \.\.\.\]", path.read_text(), flags=re.MULTILINE)
+        assert names, f"{path.relative_to(ROOT)} declares no tuple of options"
+        found |= {f"{path.parent.name}.options:{name}" for name in names}
+    assert set(TABLES) == found
+
+
+def test_options_that_a_text_speaks_of_exist():
+    known = {option.name for where in TABLES for option in declared(where)}
+    known |= {alias for option in HANDLER_OPTIONS for alias in option.aliases}
+    for page, text in (("options.md", OPTIONS), ("errors.md", ERRORS)):
+        spoken = set(re.findall(r"`([a-z]+(?:_[a-z]+)*_(?:timeout|interval|attempt|delay|ttl|hint))`", text))
+        assert spoken
+        assert spoken <= known, f"docs/{page} speaks of {spoken - known}"
+
+
+def error_classes() -> set[str]:
+    """Public errors of the core, read without importing what needs torch."""
+    return {
+        node.name
+        for path in (ROOT / "rdzv_core").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Error") and not node.name.startswith("_")
+    }
+
+
+def test_every_error_has_its_section_and_no_other():
+    sections = re.findall(r"^## `(\w+)`\n\n(.+?)(?=^## |\Z)", ERRORS, flags=re.MULTILINE | re.DOTALL)
+    assert {name for name, _ in sections} == error_classes()
+    assert len(sections) == len({name for name, _ in sections})
+    assert all(len(text) > 100 for _, text in sections)
+
+
+def test_the_overview_of_errors_is_true():
+    rows = re.findall(r"^\| \[`(\w+)`\]\(#(\w+)\) \| `(\w+)` \|", ERRORS, flags=re.MULTILINE)
+    assert {name for name, _, _ in rows} == error_classes()
+    homes = ("rdzv_core.errors", "rdzv_core.options", "rdzv_core.discovery")
+    for name, anchor, base in rows:
+        assert anchor == name.lower()
+        (home,) = [home for home in homes if hasattr(import_module(home), name)]
+        assert getattr(sys.modules[home], name).__bases__[0].__name__ == base
