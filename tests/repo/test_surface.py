@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 
@@ -42,7 +42,8 @@ def signature(thing: Any) -> str:
         text = str(inspect.signature(thing))
     except (TypeError, ValueError):
         return ""
-    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are strings, and read better without quotes
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are strings, and read better without quotes
+    return re.sub(r"<(?:built-in )?function (\w+)(?: at 0x[0-9a-f]+)?>", r"\1", text)
 
 
 def members(kind: type) -> Iterator[str]:
@@ -71,7 +72,7 @@ def surface() -> str:
         public = import_module(module)
         for name in sorted(public.__all__):
             thing = getattr(public, name)
-            if inspect.isclass(thing):
+            if inspect.isclass(thing) and thing is not Any and get_origin(thing) is None:  # an alias is no class
                 lines.append(f"    class {name}{signature(thing) if not _is_protocol(thing) else ''}")
                 lines += [f"        {member}" for member in members(thing)]
             elif inspect.isfunction(thing):
