@@ -257,8 +257,8 @@ class CoordinationConformance(RegisterConformance):
         other.announce("follower", 1, b"", LONG)
 
         def still_leads() -> bool:
+            assert not other.pulse("follower", 1, LONG).leads, "the lease ended though its owner pulses"
             assert backend.pulse("leader", 1, self.ttl).leads
-            assert not other.pulse("follower", 1, LONG).leads
             return False
 
         self.holds_for(3 * self.ttl, still_leads, every=self.ttl / 6)
