@@ -274,7 +274,7 @@ class Session:
                 times.append(self._joining.deadline)
             times.append(self._page_wake_at())
             times.append(self._steady_at())
-        if self._leading is not None:
+        if self._leading is not None and self._token_read:
             times.append(self._lead_pause_until if self._lead_due else self._leading.wake_at)
         if self._leave is not None:
             times.append(self._leave_by)
