@@ -6,7 +6,7 @@ when the lease goes. It knows the rules only through :func:`rdzv_core.machine.de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -26,7 +26,7 @@ from rdzv_core.runtime.journal import Journal
 from rdzv_core.runtime.orders import Call, Order, Place, WatchRoster
 from rdzv_core.wire import decode_page, decode_record, encode_page, encode_register
 
-__all__ = ["Leading", "Steps", "Written", "rewritten"]
+__all__ = ["Leading", "Members", "Steps", "Written", "publish", "rewritten"]
 
 FRESH_ENOUGH = 1.0
 """Seconds; a roster older than this is read again before anything is written from it."""
@@ -43,6 +43,24 @@ class Written:
     token: Token
     did: bool
     seats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members of a round and their ranks, as a leader holds them."""
+
+    round_id: str
+    ranks: Mapping[str, int]
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        """The members in order of rank."""
+        return tuple(sorted(self.ranks, key=self.ranks.__getitem__))
+
+
+def publish(round_id: str, seats: Sequence[str], keep: float) -> Call:
+    """The call that stores the pages of a round."""
+    return Call("publish", (round_id, [encode_page(page) for page in paginate(round_id, seats)], keep))
 
 
 Steps = Generator[Order, Any, Any]
@@ -64,6 +82,7 @@ class Leading:
         emit: EventSink,
         about: Mapping[str, str],
         call: Callable[[Call], Steps],
+        held: Members | None,
     ) -> None:
         self._node_id = node_id
         self._rules = rules
@@ -78,8 +97,8 @@ class Leading:
         self._roster: Roster | None = None
         self._roster_at = 0.0
         self._decoded: dict[str, tuple[bytes, Record | None]] = {}
-        self._members: Mapping[str, int] | None = None
-        self._members_of = ""
+        self.held = held
+        self._members_of = held.round_id if held is not None else ""
         self._members_retry_at = 0.0
         self._timers = Timers()
         self.wake_at: float | None = None
@@ -146,12 +165,6 @@ class Leading:
             return (yield from self._write(decision, view, token))
         return None
 
-    def republish(self, register: Register) -> Steps:
-        """Store the pages of ``register``'s round again, if this leader holds them (rule 13)."""
-        if self._members is not None and self._members_of == register.round_id and register.round_id:
-            seats = sorted(self._members, key=lambda n: self._members[n] if self._members else 0)
-            yield from self._publish(register.round_id, tuple(seats))
-
     def stop(self) -> Steps:
         """Give up what a leader does between decisions."""
         yield WatchRoster(on=False)
@@ -171,15 +184,21 @@ class Leading:
 
     def _read_members(self, register: Register | None) -> Steps:
         if register is None or not register.round_id:
-            self._members, self._members_of = None, ""
             return
         now = self._clock.monotonic()
         known = self._members_of == register.round_id
-        if known and (self._members is not None or now < self._members_retry_at):
+        if known and (self._members(register) is not None or now < self._members_retry_at):
             return
         self._members_of = register.round_id
         self._members_retry_at = now + self._rules.interval
-        self._members = yield from self._collect(register)
+        ranks = yield from self._collect(register)
+        if ranks is not None:
+            self.held = Members(register.round_id, ranks)
+
+    def _members(self, register: Register | None) -> Mapping[str, int] | None:
+        if register is None or self.held is None or self.held.round_id != register.round_id:
+            return None
+        return self.held.ranks
 
     def _collect(self, register: Register) -> Steps:
         ranks: dict[str, int] = {}
@@ -197,7 +216,8 @@ class Leading:
         if leaving:
             records = tuple(r for r in records if r.node_id != self._node_id)
             withdrawn |= {self._node_id}
-        return View(register=register, records=records, withdrawn=withdrawn, members=self._members, fit=fit)
+        members = self._members(register)
+        return View(register=register, records=records, withdrawn=withdrawn, members=members, fit=fit)
 
     # --- deciding and writing ----------------------------------------------------------------------------
 
@@ -240,7 +260,7 @@ class Leading:
         if did:
             self._journal.note(f"as leader wrote revision {register.revision}: {decision.why}")
             if seats:
-                self._members = {node_id: rank for rank, node_id in enumerate(seats)}
+                self.held = Members(register.round_id, {node_id: rank for rank, node_id in enumerate(seats)})
                 self._members_of = register.round_id
             self._report(register, view.register)
         return Written(data=stored, token=stored_token, did=did, seats=seats)
@@ -256,8 +276,7 @@ class Leading:
         return placed.order or seats
 
     def _publish(self, round_id: str, seats: tuple[str, ...]) -> Steps:
-        pages = [encode_page(page) for page in paginate(round_id, seats)]
-        yield from self._call(Call("publish", (round_id, pages, self._keep)))
+        yield from self._call(publish(round_id, seats, self._keep))
 
     def _report(self, register: Register, before: Register | None) -> None:
         if before is None or register.round_id != before.round_id:
@@ -274,7 +293,7 @@ class Leading:
             return
         if register.lost and not before.lost:
             live = {r.node_id for r in self.records}
-            lost = tuple(sorted(n for n in self._members or () if n not in live))
+            lost = tuple(sorted(n for n in self._members(register) or () if n not in live))
             self._emit(MembersLost(round=register.round, lost=register.lost, node_ids=lost, **self._about))
         if register.waiting and not before.waiting:
             self._emit(NodesWaiting(round=register.round, waiting=register.waiting, **self._about))

@@ -62,7 +62,7 @@ from rdzv_core.machine.register import Bootstrap, Closed, Register, page_count, 
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.runtime.clock import Clock
 from rdzv_core.runtime.journal import Journal
-from rdzv_core.runtime.leading import Leading, Steps, Written, rewritten
+from rdzv_core.runtime.leading import Leading, Members, Steps, Written, publish, rewritten
 from rdzv_core.runtime.orders import (
     Call,
     Close,
@@ -173,6 +173,7 @@ class Session:
 
         self._seq = 0
         self._left = 0
+        self._last_round_id = ""
         self._claiming = False
         self._steady = False
         self._done = False
@@ -204,6 +205,7 @@ class Session:
         self._pulses: deque[float] = deque()
         self._abstain_until = 0.0
         self._leading: Leading | None = None
+        self._held: Members | None = None
         self._lead_due = False
         self._lead_pause_until = 0.0
 
@@ -281,6 +283,8 @@ class Session:
         return min((t for t in times if t is not None), default=None)
 
     def _page_wake_at(self) -> float | None:
+        if self._stored is None or self._stored.round <= self._left:
+            return None
         if self._page.state is PageState.MISSING:
             return self._page_retry_at
         if self._pending is not None and self._address is None:
@@ -342,6 +346,7 @@ class Session:
     def _start_join(self, join: Join, now: float) -> None:
         if self.seat is not None:
             self._left = max(self._left, self.seat.round)
+            self._last_round_id = self.seat.round_id
         self.seat = None
         self._pending = None
         self._hosting = self._connecting = ""
@@ -453,11 +458,13 @@ class Session:
             emit=self.emit,
             about=self._about,
             call=self._call,
+            held=self._held,
         )
 
     def _cease_to_lead(self, why: str) -> Steps:
         assert self._leading is not None
         yield from self._leading.stop()
+        self._held = self._leading.held
         self._leading = None
         self.journal.note(f"leads no more: {why}")
         self.emit(LeaderChanged(leads=False, **self._about))
@@ -582,9 +589,10 @@ class Session:
         register, joining = self._stored, self._joining
         if register is None or joining is None or self._steady or self._must_announce:
             return None
-        passed_over = self._page.state is PageState.READ and self._page.rank is None
-        if not passed_over or register.round <= self._left or register.world >= self._rules.max_nodes:
-            return None
+        if register.round_id in ("", self._last_round_id) or register.world >= self._rules.max_nodes:
+            return None  # no round to disturb, or a member of it, who counts at once, or no room
+        if register.round > self._left and (self._page.state is not PageState.READ or self._page.rank is not None):
+            return None  # it may be a member yet
         return joining.since + self._settings.scale_up_delay
 
     def _read_page(self, answer: ReadPage) -> Steps:
@@ -676,6 +684,8 @@ class Session:
 
     def _leave_round(self, number: int, why: str) -> None:
         self._left = max(self._left, number)
+        if self._pending is not None:
+            self._last_round_id = self._pending.round_id
         self._pending = self._address = None
         self._hosting = self._connecting = ""
         self._claiming = False
@@ -736,8 +746,9 @@ class Session:
     def _republish(self, answer: Republish) -> Steps:
         known = self._known
         assert known is not None
-        if self._leading is not None:
-            yield from self._leading.republish(known)
+        held = self._leading.held if self._leading is not None else self._held
+        if held is not None and held.round_id == known.round_id:
+            yield from self._call(publish(held.round_id, held.seats, self._settings.keep))
         self.journal.note(f"{answer.why}; writing it again")
         did = yield from self._write(replace(known, write_id=self._word()))
         if did:

@@ -193,7 +193,7 @@ class RegisterCoordination(CoordinationBackend):
                     run_id=self._run_id,
                     backend=self.name,
                 )
-            empty = Value(writes=value.writes, leases_given_up=value.leases_given_up)
+            empty = value.emptied()
             return None if empty == value else empty
 
         self._change(edit)

@@ -8,7 +8,7 @@ how others see that nothing was said; a stamp that is one's own is how an operat
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -82,10 +82,11 @@ class Group(_Part, frozen=True):
     beat: _Word
 
 
-class Value(_Part, frozen=True, tag_field="form", tag="rdzv-core register"):
+class Value(_Part, frozen=True):
     """All that is stored of one run."""
 
-    v: _Version = VERSION
+    form: Literal["rdzv-core register"]
+    v: _Version
     writes: tuple[_Word, ...] = ()
     """The stamps of the latest writes, newest last; makes equal values differ in bytes."""
     register: Kept | None = None
@@ -114,6 +115,10 @@ class Value(_Part, frozen=True, tag_field="form", tag="rdzv-core register"):
     def stamped(self, stamp: str) -> Value:
         """This value, as the write of the operation with this word."""
         return msgspec.structs.replace(self, writes=(*self.writes, stamp)[-WRITES_KEPT:])
+
+    def emptied(self) -> Value:
+        """With nothing in it but what operations and waits that are under way need."""
+        return msgspec.structs.replace(EMPTY, writes=self.writes, leases_given_up=self.leases_given_up)
 
     def announced(self, node_id: str, seq: int, record: bytes, ttl: float, stamp: str) -> Value | None:
         """With a record stored; None if it comes too late."""
@@ -194,7 +199,7 @@ class Value(_Part, frozen=True, tag_field="form", tag="rdzv-core register"):
         )
 
 
-EMPTY = Value()
+EMPTY = Value(form="rdzv-core register", v=VERSION)
 
 _Named = TypeVar("_Named", Node, Grave)
 

@@ -1,0 +1,359 @@
+"""Real torchrun over a real Redis-protocol server: what happens to a job when its nodes, workers or store fail.
+
+Each test tells one story. Times are scaled down by options (keep-alive every second, dead after three).
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdzv_redis import RedisServer
+
+from tests.torchrun.launcher import Job, Node
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun")]
+
+INTERVAL = 1.0
+TTL = 3 * INTERVAL
+MACHINE = 1.0
+"""Seconds granted to a machine that runs several tests at once."""
+CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 2, "scale_up_delay": 1, "closed_ttl": 1}
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_job(make_job: Callable[..., Job], server: RedisServer, tmp_path: Path) -> Callable[..., Job]:
+    def make(nnodes: str, *, conf: dict[str, object] | None = None, **settings: Any) -> Job:
+        return make_job(
+            backend="redis", endpoint=server.endpoint, nnodes=nnodes, conf={**CONF, **(conf or {})}, **settings
+        )
+
+    return make
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Path:
+    """A file; workers that were started with ``--until`` end well when it exists."""
+    return tmp_path / "end"
+
+
+def rounds(node: Node) -> list[tuple[int, int]]:
+    """Rank and world of each life of the node's worker."""
+    return [(line["rank"], line["world"]) for line in node.progress("begun")]
+
+
+def steps_in(node: Node, life: int) -> int:
+    """Steps that the node's worker made in its given life, from 0."""
+    lines = node.progress()
+    begun = [i for i, line in enumerate(lines) if line["event"] == "begun"]
+    if len(begun) <= life:
+        return 0
+    until = begun[life + 1] if len(begun) > life + 1 else len(lines)
+    return sum(1 for line in lines[begun[life] : until] if line["event"] == "step")
+
+
+def wait_for_world(job: Job, world: int, *names: str, within: float = 40.0) -> None:
+    """Wait until the named nodes step together in a world of this size."""
+
+    def there() -> bool:
+        latest = [(job.nodes[n], rounds(job.nodes[n])) for n in names]
+        return all(r and r[-1][1] == world and steps_in(node, len(r) - 1) > 0 for node, r in latest)
+
+    job.wait(there, f"{', '.join(names)} at work in a world of {world}", within)
+    ranks = sorted(rounds(job.nodes[name])[-1][0] for name in names)
+    assert ranks == list(range(world)) or len(names) < world
+
+
+def logged(node: Node, words: str, nth: int = -1) -> datetime:
+    """When the node's rendezvous said these words, the last time or the nth."""
+    lines = [line for line in node.log().splitlines() if line.startswith("[rdzv]") and words in line]
+    return datetime.strptime(" ".join(lines[nth].split()[1:3]), "%Y-%m-%d %H:%M:%S,%f")
+
+
+def re_formed_after(survivors: list[Node], since: datetime) -> float:
+    """Seconds from ``since`` to the last survivor's new round, less what torch took to stop the old workers."""
+    told = max(logged(node, "joins run") for node in survivors)
+    first_told = min(logged(node, "joins run") for node in survivors)
+    complete = max(logged(node, "is complete") for node in survivors)
+    return ((first_told - since) + (complete - told)).total_seconds()
+
+
+# --- (a) a worker fails ----------------------------------------------------------------------------------------
+
+
+def test_one_failed_worker_restarts_all_and_the_job_ends_well(redis_job):
+    job = redis_job("2", max_restarts=1, arguments=["--steps=10"])
+    job.start("a")
+    job.start("b", "--fail-at=3")
+
+    assert job.statuses(within=60) == {"a": 0, "b": 0}, job.story()
+    for node in job.nodes.values():
+        assert [line["old_keys"] for line in node.progress("connected")] == [False, False], "a fresh store per round"
+        assert len(rounds(node)) == 2
+    assert {world for node in job.nodes.values() for _, world in rounds(node)} == {2}
+
+
+# --- (b) a launcher is told to stop ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("victim_rank", [0, 1])
+def test_survivors_of_a_stopped_launcher_go_on_without_a_restart(redis_job, end, number, victim_rank):
+    job = redis_job("2:3", arguments=[f"--until={end}"], conf={"regroup_timeout": 0.2})
+    for name in "abc":
+        job.start(name)
+    wait_for_world(job, 3, *"abc", within=60)
+    victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == victim_rank)
+    survivors = [n.name for n in job.nodes.values() if n is not victim]
+
+    stopped_at = datetime.now()
+    victim.signal(number)
+    wait_for_world(job, 2, *survivors)
+    assert re_formed_after([job.nodes[name] for name in survivors], stopped_at) < 1.0 + MACHINE
+    for name in survivors:
+        assert job.nodes[name].log().count("is complete") == 2
+
+    end.touch()
+    statuses = job.statuses()
+    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    assert statuses[victim.name] == 1
+    assert "was closed by" not in victim.log()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("victim", ["first", "second"])
+def test_a_launcher_stopped_in_its_first_wait_leaves_at_once(redis_job, number, victim):
+    job = redis_job("3", worker="alone", arguments=["--steps=3"])
+    names = ["first", "second"]
+    for name in names:
+        job.start(name)
+        job.wait(lambda name=name: "joins run" in job.nodes[name].log(), f"{name} at the barrier")
+    job.nodes[victim].signal(number)
+    job.wait(lambda: job.nodes[victim].process.poll() is not None, "the end of the stopped launcher", 10)
+    assert job.nodes[victim].process.returncode == {signal.SIGTERM: 143, signal.SIGINT: -2}[number]
+
+    job.start("third")
+    job.start("fourth")
+    job.wait(lambda: all(job.nodes[n].process.poll() is not None for n in job.nodes), "the end of the others", 60)
+    others = [n for n in job.nodes if n != victim]
+    assert [job.nodes[n].process.returncode for n in others] == [0, 0, 0], job.story()
+    assert sorted(rounds(job.nodes[n])[0] for n in others) == [(0, 3), (1, 3), (2, 3)]
+
+
+# --- (c) a node dies -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim_rank", [0, 2])
+def test_survivors_of_a_killed_node_spend_one_restart_and_go_on(redis_job, end, victim_rank):
+    job = redis_job("2:3", max_restarts=1, arguments=[f"--until={end}"])
+    for name in "abc":
+        job.start(name)
+    wait_for_world(job, 3, *"abc", within=60)
+    victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == victim_rank)
+    survivors = [n.name for n in job.nodes.values() if n is not victim]
+
+    victim.kill()
+    wait_for_world(job, 2, *survivors)
+
+    end.touch()
+    statuses = job.statuses()
+    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+
+
+@pytest.mark.parametrize("victim_rank", [0, 1])
+def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(redis_job, end, victim_rank):
+    """Its workers live on and notice nothing, nor do the others': only the rendezvous can tell the survivors."""
+    job = redis_job("2:3", worker="alone", arguments=[f"--until={end}"], conf={"regroup_timeout": 0.2})
+    for name in "abc":
+        job.start(name)
+    wait_for_world(job, 3, *"abc", within=60)
+    victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == victim_rank)
+    survivors = [n.name for n in job.nodes.values() if n is not victim]
+
+    killed_at = datetime.now()
+    victim.signal(signal.SIGKILL)
+    wait_for_world(job, 2, *survivors)
+    assert re_formed_after([job.nodes[name] for name in survivors], killed_at) < TTL + 1.0 + INTERVAL + MACHINE
+
+    end.touch()
+    statuses = job.statuses()
+    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+
+
+# --- (d) late joiners and spares -------------------------------------------------------------------------------
+
+
+def test_a_late_joiner_is_taken_in(redis_job, end):
+    job = redis_job("1:3", arguments=[f"--until={end}"])
+    job.start("a")
+    wait_for_world(job, 1, "a", within=60)
+
+    job.start("b")
+    wait_for_world(job, 2, "a", "b")
+
+    end.touch()
+    assert job.statuses() == {"a": 0, "b": 0}, job.story()
+
+
+def test_a_spare_is_promoted_when_a_member_dies_and_ends_well_if_never_needed(redis_job, end):
+    job = redis_job("2", max_restarts=1, arguments=[f"--until={end}"])
+    job.start("a")
+    job.start("b")
+    wait_for_world(job, 2, "a", "b", within=60)
+    for name in ("spare", "never-needed"):
+        job.start(name)
+        job.wait(lambda name=name: "is a spare" in job.nodes[name].log(), f"{name} as a spare")
+
+    job.nodes["b"].kill()
+    wait_for_world(job, 2, "a", "spare")
+
+    end.touch()
+    statuses = job.statuses()
+    assert {n: statuses[n] for n in ("a", "spare", "never-needed")} == {"a": 0, "spare": 0, "never-needed": 0}, (
+        job.story()
+    )
+    assert rounds(job.nodes["never-needed"]) == []
+    assert "Traceback" not in job.nodes["never-needed"].log()
+
+
+# --- (e) the end of a job --------------------------------------------------------------------------------------
+
+
+def in_exit_barrier(node: Node) -> bool:
+    return bool(node.progress("finished")) and node.process.poll() is None
+
+
+def test_nobody_waits_in_the_exit_barrier_for_a_dead_member(redis_job):
+    job = redis_job("2", worker="alone", arguments=["--pace=0.05"])
+    job.start("done", "--steps=2")
+    job.start("other")
+    job.wait(lambda: in_exit_barrier(job.nodes["done"]), "one node in the exit barrier", 60)
+
+    job.nodes["other"].kill()
+    killed_at = time.monotonic()
+    job.wait(lambda: job.nodes["done"].process.poll() is not None, "the end of the node that is done", 20)
+
+    assert job.nodes["done"].process.returncode == 0, job.story()
+    assert time.monotonic() - killed_at < 2 * TTL + INTERVAL + 4 + MACHINE  # 4 s: what is left of an import of torch
+
+
+def test_a_member_that_restarts_does_not_wait_for_one_in_the_exit_barrier(redis_job, end):
+    job = redis_job("1:2", worker="alone", max_restarts=1, arguments=["--pace=0.05"])
+    job.start("done", "--steps=2")
+    job.start("other", "--fail-at=60", "--steps=80")
+    job.wait(lambda: in_exit_barrier(job.nodes["done"]), "one node in the exit barrier", 60)
+
+    assert job.statuses(within=40) == {"done": 0, "other": 0}, job.story()
+    assert [world for _, world in rounds(job.nodes["other"])] == [2, 1]
+
+
+# --- (f) rank 0 dies before the round is usable ----------------------------------------------------------------
+
+
+def test_rank_0_that_dies_before_it_publishes_its_store_holds_nobody_up(redis_job):
+    job = redis_job("2:3", worker="alone", arguments=["--steps=3"], conf={"placement": "hint", "last_call_timeout": 5})
+    doomed = job.start("doomed", RDZV_RANK_HINT="0", PYTHONPATH=str(Path(__file__).parent / "doomed"))
+    for name, hint in (("b", "1"), ("c", "2")):
+        job.start(name, RDZV_RANK_HINT=hint)
+    job.wait(lambda: "would open its store" in doomed.log(), "the doomed rank 0 seated", 60)
+
+    doomed.kill()
+    job.wait(lambda: all(job.nodes[n].process.poll() is not None for n in "bc"), "the end of the others", 40)
+
+    assert [job.nodes[n].process.returncode for n in "bc"] == [0, 0], job.story()
+    assert sorted(rounds(job.nodes[n])[0] for n in "bc") == [(0, 2), (1, 2)]
+
+
+# --- (g), (h) the store fails ----------------------------------------------------------------------------------
+
+
+def test_a_server_restarted_empty_disturbs_nobody_and_a_later_node_still_joins(redis_job, server, end):
+    job = redis_job("2:3", worker="alone", arguments=[f"--until={end}"])
+    job.start("a")
+    job.start("b")
+    wait_for_world(job, 2, "a", "b", within=60)
+
+    server.kill()
+    server.start()
+    job.wait(lambda: any("wrote revision" in n.log() for n in job.nodes.values()), "the register written back", 20)
+    assert [rounds(n) for n in job.nodes.values()] == [[(rounds(n)[0])] for n in job.nodes.values()]
+
+    job.start("c")
+    wait_for_world(job, 3, "a", "b", "c")
+    end.touch()
+    assert job.statuses() == {"a": 0, "b": 0, "c": 0}, job.story()
+    assert [len(rounds(job.nodes[n])) for n in "abc"] == [2, 2, 1], "the restart of the store cost nobody a restart"
+
+
+def test_a_server_that_stands_still_for_longer_than_the_ttl_declares_nobody_dead(redis_job, server, end):
+    job = redis_job("2", worker="alone", arguments=[f"--until={end}"])
+    job.start("a")
+    job.start("b")
+    wait_for_world(job, 2, "a", "b", within=60)
+    job.start("spare")
+    job.wait(lambda: "is a spare" in job.nodes["spare"].log(), "a spare")
+
+    server.pause()
+    job.wait(lambda: all("cannot reach" in n.log() for n in job.nodes.values()), "an outage that all have noticed", 20)
+    stalled_at = time.monotonic()
+    job.wait(lambda: time.monotonic() - stalled_at > 2 * TTL, "more than the TTL", 10)
+    server.resume()
+    job.wait(lambda: all("reaches the" in n.log() for n in job.nodes.values()), "the end of the outage", 20)
+    back_at = time.monotonic()
+    job.wait(lambda: time.monotonic() - back_at > 2 * TTL, "time enough to judge wrongly", 10)
+
+    assert [len(rounds(job.nodes[n])) for n in "ab"] == [1, 1], "no second round"
+    assert rounds(job.nodes["spare"]) == []
+    end.touch()
+    assert job.statuses() == {"a": 0, "b": 0, "spare": 0}, job.story()
+
+
+# --- (i) ids -----------------------------------------------------------------------------------------------------
+
+
+def test_two_ids_on_one_server_do_not_meet_and_an_id_is_free_again_after_its_closed_ttl(redis_job):
+    both = [redis_job("2", worker="alone", arguments=["--steps=20"]) for _ in range(2)]
+    for job in both:
+        job.start("a")
+        job.start("b")
+    for job in both:
+        assert job.statuses(within=60) == {"a": 0, "b": 0}, job.story()
+        assert sorted(rounds(n)[0] for n in job.nodes.values()) == [(0, 2), (1, 2)]
+
+    again = redis_job("2", worker="alone", arguments=["--steps=3"], run_id=both[0].run_id)
+    again.start("a")
+    again.start("b")
+    assert again.statuses(within=60) == {"a": 0, "b": 0}, again.story()
+
+
+def test_a_closed_id_says_by_whom_and_what_to_do(redis_job):
+    first = redis_job("1", worker="alone", arguments=["--steps=2"], conf={"closed_ttl": 60})
+    first.start("a")
+    assert first.statuses(within=60) == {"a": 0}
+
+    second = redis_job("1", worker="alone", run_id=first.run_id)
+    second.start("late")
+    assert second.statuses(within=60) == {"late": 1}
+    last_line = second.nodes["late"].log().strip().splitlines()[-1]
+    assert "RendezvousClosedError" in second.nodes["late"].log()
+    assert "closed by" in last_line
+    assert "use another run id" in last_line
+
+
+def test_the_default_run_id_is_refused_on_a_shared_store(make_job):
+    job = make_job(backend="redis", endpoint="redis://user:secret@192.0.2.1:6379", nnodes="1", run_id="none")
+    job.start("a")
+    assert job.statuses(within=60) == {"a": 1}
+    assert "--rdzv-id" in job.nodes["a"].log().strip().splitlines()[-1]
+    assert "allow_default_run_id" in job.nodes["a"].log()
