@@ -73,8 +73,8 @@ class RedisRendezvousBackend(CoordinationBackend):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"The backend of run {self._run_id!r} holds connections and cannot be pickled: pass endpoint and run id "
-            "to the other process, and make a backend there."
+            f"A RedisRendezvousBackend (run {self._run_id!r}) holds connections and cannot be pickled: "
+            "pass endpoint and run id to the other process, and make a backend there."
         )
 
     # -- level 1: the register

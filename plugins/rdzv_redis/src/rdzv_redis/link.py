@@ -12,7 +12,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -90,11 +90,28 @@ class Link:
 
     def command(self, what: str, *command: Any) -> Any:
         """Run one command that changes nothing."""
-        return self._call(
-            what, lambda c, deadline: self._exchange(c, deadline, *command), writes=False, repeatable=True
-        )[0]
+        return self._call(what, lambda connection, deadline: self._exchange(connection, deadline, *command))[0]
 
-    def _call(self, what: str, exchange: Any, *, writes: bool, repeatable: bool) -> tuple[Any, Attempt]:
+    def subscribe(self, channels: Sequence[str]) -> Any:
+        """A connection that hears these channels; it is the caller's until given back or dropped."""
+
+        def exchange(connection: Any, deadline: float) -> Any:
+            connection.send_command("SUBSCRIBE", *channels, check_health=False)
+            for _ in channels:
+                _reply(connection, deadline)
+            return connection
+
+        return self._call(f"subscribe to {channels[0]}", exchange, keeps=True)[0]
+
+    def _call(
+        self,
+        what: str,
+        exchange: Callable[[Any, float], Any],
+        *,
+        writes: bool = False,
+        repeatable: bool = True,
+        keeps: bool = False,
+    ) -> tuple[Any, Attempt]:
         attempt = Attempt(where=str(self.target), what=what, writes=writes)
         deadline = monotonic() + self.target.read_timeout
         pause = _FIRST_PAUSE
@@ -108,13 +125,13 @@ class Link:
             wait = pause * random.uniform(0.5, 1.5)
             try:
                 with translated(attempt, again=again):
-                    return self._try(attempt, exchange, deadline), attempt
+                    return self._try(attempt, exchange, deadline, keeps), attempt
             except RetryableError:
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed, wait)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _try(self, attempt: Attempt, exchange: Any, deadline: float) -> Any:
+    def _try(self, attempt: Attempt, exchange: Callable[[Any, float], Any], deadline: float, keeps: bool) -> Any:
         from redis.exceptions import ResponseError
 
         connection = self.take(deadline)
@@ -129,7 +146,8 @@ class Link:
             self.drop(connection)
             raise
         attempt.in_flight = False
-        self.give_back(connection)
+        if not keeps:
+            self.give_back(connection)
         return reply
 
     @staticmethod
@@ -252,30 +270,18 @@ class Subscription:
         self._connection: Any = None
         self._pid = os.getpid()
 
-    @contextlib.contextmanager
-    def _faults(self, what: str) -> Iterator[None]:
-        attempt = Attempt(where=str(self._link.target), what=what)
-        try:
-            with translated(attempt):
-                yield
-        except BaseException:
-            self.drop()
-            if self._link.closed:
-                raise Closed from None
-            raise
-
     def open(self) -> bool:
         """Subscribe if that is not so already; True if it was not, so that messages may have been missed."""
         if self._pid != os.getpid():
             self._connection, self._pid = None, os.getpid()
         if self._connection is not None:
             return False
-        deadline = monotonic() + self._link.target.read_timeout
-        with self._faults(f"subscribe to {self._channels[0]}"):
-            self._connection = self._link.take(deadline)
-            self._connection.send_command("SUBSCRIBE", *self._channels, check_health=False)
-            for _ in self._channels:
-                _reply(self._connection, deadline)
+        try:
+            self._connection = self._link.subscribe(self._channels)
+        except RendezvousConnectionError:
+            if self._link.closed:
+                raise Closed from None
+            raise
         return True
 
     def next(self, timeout: float) -> bytes | None:
@@ -286,11 +292,19 @@ class Subscription:
             Closed: The link was closed.
         """
         end = monotonic() + timeout
-        with self._faults(f"listen to {self._channels[0]}"):
-            while self._connection.can_read(max(end - monotonic(), 0)):
-                kind, _, message = self._connection.read_response()
-                if kind == b"message":
-                    return bytes(message)
+        try:
+            with translated(
+                Attempt(where=str(self._link.target), what=f"listen to {self._channels[0]}", in_flight=True)
+            ):
+                while self._connection.can_read(max(end - monotonic(), 0)):
+                    kind, _, message = self._connection.read_response()
+                    if kind == b"message":
+                        return bytes(message)
+        except BaseException:
+            self.drop()
+            if self._link.closed:
+                raise Closed from None
+            raise
         return None
 
     def last(self) -> list[bytes]:

@@ -25,6 +25,7 @@ _START_TIMEOUT = 15.0
 _STOP_TIMEOUT = 5.0
 _POLL = 0.005
 _PORT_TRIES = 5
+_READY = "ready to accept connections"
 _LAST_LINES = 5
 _ORDER = (
     "the argument binary, the environment variable RDZV_REDIS_BINARY, valkey-server or redis-server on PATH, and the "
@@ -174,7 +175,8 @@ class RedisServer(DevServer):
         with log.open("wb") as output:
             self._process = spawn([self.binary, *self._settings()], directory=self._folder, output=output)
         deadline = time.monotonic() + _START_TIMEOUT
-        while not self._answers():
+        # If the port is taken, somebody else answers: ours must say that it listens.
+        while not (_READY in log.read_text(errors="replace").lower() and self._answers()):
             if self._process.poll() is not None:
                 said = log.read_text(errors="replace")
                 self._process = None
@@ -184,11 +186,6 @@ class RedisServer(DevServer):
             if time.monotonic() > deadline:
                 raise self._failed(f"did not answer within {_START_TIMEOUT:g} s", log.read_text(errors="replace"))
             time.sleep(_POLL)
-        # Another program's server may have answered in place of ours, which then is about to give up.
-        if "in use" in log.read_text(errors="replace"):
-            self._process.wait(_STOP_TIMEOUT)
-            self._process = None
-            raise _PortTakenError
 
     def _settings(self) -> list[str]:
         settings = ["--bind", self._host, "--save", "", "--appendonly", "no", "--daemonize", "no"]

@@ -1,0 +1,330 @@
+"""A network and a server that fail: what is told, how soon, and that all goes on afterwards."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import redis
+from rdzv_redis import RedisRendezvousBackend
+from rdzv_redis.link import Link
+
+from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
+from rdzv_core.testing.conformance import Waiting, eventually
+from rdzv_core.testing.proxy import FaultProxy
+
+LONG = 60.0
+SECRET = "s3cret-w0rd"
+
+
+@pytest.fixture
+def proxy(valkey):
+    with FaultProxy(valkey.host, valkey.port) as proxy:
+        yield proxy
+
+
+def fails(call, *, within):
+    began = time.monotonic()
+    with pytest.raises(RendezvousConnectionError) as caught:
+        call()
+    assert time.monotonic() - began < within
+    return caught.value
+
+
+# --- lost answers
+
+
+def test_a_write_whose_answer_was_lost_finds_out(connect, proxy):
+    backend = connect(proxy.endpoint)
+    token = backend.set_state(b"before")[1]
+    proxy.lose_replies(1)
+    state, new, did = backend.set_state(b"after", token)
+    assert (state, did) == (b"after", True)
+    assert new.startswith("2."), "it was written more than once"
+
+
+def test_a_write_whose_answer_was_lost_and_that_was_overtaken_says_that_it_is_unsure(
+    connect, proxy, valkey, monkeypatch
+):
+    backend, other = connect(proxy.endpoint), connect(valkey.endpoint)
+    token = backend.set_state(b"before")[1]
+    proxy.lose_replies(1)
+    plain = Link._try
+
+    def overtaken(link, attempt, *rest):
+        try:
+            return plain(link, attempt, *rest)
+        except Exception:
+            if link is backend._link:
+                state, mine, _ = other.set_state(b"", None)
+                assert state == b"mine", "the lost write was not applied"
+                other.set_state(b"theirs", mine)
+            raise
+
+    monkeypatch.setattr(Link, "_try", overtaken)
+    error = fails(lambda: backend.set_state(b"mine", token), within=3)
+    assert error.maybe_applied
+    assert "read again" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("call", "unsure"),
+    [
+        (lambda b: b.set_state(b"state"), True),
+        (lambda b: b.announce("n1", 1, b"", LONG), True),
+        (lambda b: b.pulse("n1", 1, LONG), True),
+        (lambda b: b.withdraw("n1", 1, LONG), True),
+        (lambda b: b.publish("g", [b"p"], LONG), True),
+        (lambda b: b.forget(), True),
+        (lambda b: b.get_state(), False),
+        (lambda b: b.page("g", 0), False),
+        (lambda b: b.roster(), False),
+    ],
+    ids=["set_state", "announce", "pulse", "withdraw", "publish", "forget", "get_state", "page", "roster"],
+)
+def test_a_server_that_falls_silent_is_noticed_in_time(connect, proxy, call, unsure):
+    backend = connect(proxy.endpoint, read_timeout=0.3)
+    backend.get_state()
+    proxy.drop_replies = True
+    error = fails(lambda: call(backend), within=1.5)
+    assert error.maybe_applied == unsure
+    proxy.mend()
+    proxy.cut()
+    call(backend)
+
+
+def test_a_write_that_was_never_sent_is_sure(connect, own_server):
+    backend = connect(own_server.endpoint, read_timeout=0.3)
+    backend.get_state()
+    own_server.kill()
+    error = fails(lambda: backend.set_state(b"state"), within=1.5)
+    assert not error.maybe_applied
+    assert "was not reached" in str(error)
+
+
+def test_a_short_outage_is_bridged(connect, proxy):
+    backend = connect(proxy.endpoint)
+    backend.get_state()
+    proxy.refuse = True
+    proxy.cut()
+    call = Waiting(lambda: backend.announce("n1", 1, b"", LONG))
+    eventually("it has tried again", lambda: proxy.connections > 3, within=2)
+    proxy.mend()
+    assert call.result(within=3).known
+
+
+def test_a_connection_that_went_stale_is_not_used(connect, proxy):
+    backend = connect(proxy.endpoint)
+    backend.get_state()
+    proxy.cut()
+    eventually("the cut has arrived", lambda: proxy.open_connections == 0, within=2)
+    _, attempt = backend._link.run("try", "forget", backend._keys.every, (), writes=True)
+    assert not attempt.unsure
+
+
+# --- waits
+
+
+def test_a_wait_whose_connection_broke_says_so_and_the_next_one_reads_again(connect, proxy, valkey):
+    backend, other = connect(proxy.endpoint), connect(valkey.endpoint)
+    token = other.set_state(b"before")[1]
+    waiting = Waiting(lambda: backend.wait_state(token, LONG))
+    assert waiting.blocks()
+    proxy.cut()
+    written = other.set_state(b"while nobody listened", token)
+    with pytest.raises(RendezvousConnectionError, match="listen"):
+        waiting.result(within=2)
+    assert backend.wait_state(token, LONG) == written[:2]
+
+
+def test_a_roster_wait_whose_connection_broke_says_so_and_the_next_one_reads_again(connect, proxy, valkey):
+    backend, other = connect(proxy.endpoint), connect(valkey.endpoint)
+    other.announce("n1", 1, b"", LONG)
+    seen = backend.roster()
+    waiting = Waiting(lambda: backend.roster(seen.version, LONG))
+    assert waiting.blocks()
+    proxy.cut()
+    other.announce("n2", 1, b"", LONG)
+    with pytest.raises(RendezvousConnectionError, match="listen"):
+        waiting.result(within=2)
+    assert len(backend.roster(seen.version, LONG).onto(seen).records) == 2
+
+
+def test_a_wait_on_a_connection_that_died_in_silence_is_made_good_by_the_pulse(connect, proxy, valkey):
+    backend, other = connect(proxy.endpoint, read_timeout=0.3), connect(valkey.endpoint)
+    backend.announce("n1", 1, b"", LONG)
+    token = other.set_state(b"before")[1]
+    waiting = Waiting(lambda: backend.wait_state(token, 1.0))
+    assert waiting.blocks()
+    proxy.half_open()
+    new = other.set_state(b"after", token)[1]
+    fails(lambda: backend.pulse("n1", 1, LONG), within=1.5)
+    proxy.mend()
+    assert waiting.result(within=2) is None
+    assert backend.pulse("n1", 1, LONG).token == new
+    assert backend.get_state()[1] == new
+
+
+# --- the server
+
+
+def test_a_server_that_is_paused_and_goes_on(connect, own_server):
+    backend = connect(own_server.endpoint, read_timeout=0.3)
+    assert backend.announce("n1", 1, b"", LONG).known
+    token = backend.set_state(b"before")[1]
+    waiting = Waiting(lambda: backend.wait_state(token, LONG))
+    assert waiting.blocks()
+    own_server.pause()
+    fails(lambda: backend.pulse("n1", 1, LONG), within=1.5)
+    assert waiting.blocks(), "a pause is no lost connection"
+    own_server.resume()
+    assert backend.pulse("n1", 1, LONG).known
+    written = backend.set_state(b"after", token)
+    assert waiting.result(within=2) == written[:2]
+
+
+def test_a_server_that_comes_back_empty(connect, own_server):
+    backend = connect(own_server.endpoint)
+    backend.announce("n1", 1, b"", LONG)
+    token = backend.set_state(b"before")[1]
+    seen = backend.roster()
+    waiting = Waiting(lambda: backend.wait_state(token, LONG))
+    assert waiting.blocks()
+    own_server.kill()
+    with pytest.raises(RendezvousConnectionError):
+        waiting.result(within=2)
+    own_server.start()
+    answer = backend.pulse("n1", 1, LONG)
+    assert (answer.known, answer.leads, answer.token) == (False, False, None)
+    assert backend.wait_state(token, LONG) is None
+    assert backend.set_state(b"stale", token) is None
+    assert backend.announce("n1", 2, b"", LONG).leads
+    again = backend.roster(seen.version)
+    assert (again.base, [e.node_id for e in again.records]) == (None, ["n1"])
+
+
+def test_a_server_that_is_not_there(run_id, own_server):
+    own_server.kill()
+    backend = RedisRendezvousBackend.connect(own_server.endpoint, run_id, {"read_timeout": 0.3})
+    error = fails(backend.get_state, within=1.5)
+    assert f"Redis at {own_server.endpoint} was not reached" in str(error)
+    assert isinstance(error.__cause__, redis.ConnectionError)
+    backend.close()
+
+
+# --- a server that refuses
+
+
+def admin(server, *command, **login):
+    with redis.Redis(host=server.host, port=server.port, **login) as client:
+        return client.execute_command(*command)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        (f"redis://:{SECRET}@{{}}", "user name or password is wrong"),
+        (f"redis://ann:{SECRET}@{{}}", "user name or password is wrong"),
+        ("redis://{}", "asks for a password and none was given"),
+        ("redis://:right@{}/99", "no database of that number"),
+    ],
+)
+def test_a_wrong_key_is_told_at_once_and_not_shown(connect, own_server, endpoint, words):
+    admin(own_server, "CONFIG", "SET", "requirepass", "right")
+    backend = connect(endpoint.format(own_server.endpoint))
+    error = fails(backend.get_state, within=1.0)
+    assert words in str(error)
+    assert SECRET not in str(error)
+    assert "right@" not in str(error)
+    with pytest.raises(RendezvousConnectionError, match=words):
+        backend.wait_state(None, 1.0)
+
+
+def test_a_password_where_none_is_set(connect, own_server):
+    admin(own_server, "CONFIG", "SET", "requirepass", "")
+    backend = connect(f"redis://:{SECRET}@{own_server.endpoint}")
+    assert "has none set" in str(fails(backend.get_state, within=1.0))
+
+
+def test_a_user_without_rights(connect, own_server):
+    admin(own_server, "ACL", "SETUSER", "ann", "on", f">{SECRET}", "~other:*", "+@all")
+    backend = connect(f"redis://ann:{SECRET}@{own_server.endpoint}")
+    for call in (backend.get_state, lambda: backend.set_state(b"x"), lambda: backend.announce("n", 1, b"", 1.0)):
+        assert "'~rdzv:*', '&rdzv:*'" in str(fails(call, within=1.0))
+    admin(own_server, "ACL", "SETUSER", "ann", "resetchannels", "~rdzv:*")
+    assert "'~rdzv:*', '&rdzv:*'" in str(fails(lambda: backend.wait_state(None, 1.0), within=1.0))
+
+
+def test_a_server_that_is_full(connect, own_server):
+    backend = connect(own_server.endpoint)
+    admin(own_server, "CONFIG", "SET", "maxmemory", "1", "maxmemory-policy", "noeviction")
+    assert "out of memory" in str(fails(lambda: backend.set_state(b"x"), within=1.0))
+
+
+def test_a_replica_is_refused_with_advice(connect, own_server):
+    admin(own_server, "REPLICAOF", "127.0.0.1", "1")
+    backend = connect(own_server.endpoint)
+    assert "Point the endpoint at the primary" in str(fails(lambda: backend.set_state(b"x"), within=1.0))
+
+
+def test_a_server_without_connections_left(connect, own_server):
+    admin(own_server, "CONFIG", "SET", "maxclients", "1")
+    with redis.Redis(host=own_server.host, port=own_server.port) as client:
+        client.ping()
+        backend = connect(own_server.endpoint, read_timeout=0.3)
+        assert "Raise maxclients" in str(fails(backend.get_state, within=1.5))
+
+
+def test_a_server_held_up_by_a_script_is_waited_for(connect, own_server):
+    admin(own_server, "CONFIG", "SET", "busy-reply-threshold", "10")
+    backend = connect(own_server.endpoint, read_timeout=1.0)
+    assert backend.get_state() is None
+    with redis.Redis(host=own_server.host, port=own_server.port, socket_timeout=30) as client:
+        hold = Waiting(lambda: client.eval("while true do end", 0))
+        assert hold.blocks()
+        error = fails(backend.get_state, within=2.0)
+        assert "somebody's long script" in str(error)
+        call = Waiting(backend.get_state)
+        assert call.blocks()
+        admin(own_server, "SCRIPT", "KILL")
+        assert call.result(within=2) is None
+        with pytest.raises(redis.ResponseError):
+            hold.result(within=2)
+
+
+def test_a_key_of_another_kind_is_a_state_error(connect, valkey, raw, run_id):
+    backend = connect(valkey.endpoint)
+    raw.set(f"rdzv:{{{run_id}}}:nodes", "mine", ex=60)
+    with pytest.raises(RendezvousStateError, match="another kind of value"):
+        backend.announce("n1", 1, b"", LONG)
+
+
+def test_programming_errors_pass(backend):
+    with pytest.raises(redis.ResponseError):
+        backend._link.command("misuse", "HGET", "one argument only")
+    with pytest.raises(TypeError):
+        backend.announce("n1", 1, "text is no record", LONG)
+
+
+def test_too_many_connections_are_refused_with_advice(connect, valkey):
+    backend = connect(valkey.endpoint, max_connections=3, read_timeout=0.3)
+    deadline = time.monotonic() + 5
+    taken = [backend._link.take(deadline) for _ in range(3)]
+    assert "max_connections" in str(fails(backend.get_state, within=1.5))
+    call = Waiting(backend.get_state)
+    backend._link.give_back(taken.pop())
+    assert call.result(within=2) is None
+
+
+# --- TLS
+
+
+def test_without_a_certificate_the_door_stays_shut(connect, guarded_redis, certificates, trainer):
+    options = {"ssl_ca_certs": str(certificates.ca), "read_timeout": 0.5}
+    backend = connect(f"rediss://{trainer}@{guarded_redis.host}:{guarded_redis.port}", **options)
+    assert "trainer:***@" in str(fails(backend.get_state, within=2))
+
+
+def test_a_server_that_we_do_not_trust(connect, guarded_redis, trainer):
+    backend = connect(f"rediss://{trainer}@{guarded_redis.host}:{guarded_redis.port}", read_timeout=0.5)
+    assert "certificate verify failed" in str(fails(backend.get_state, within=2))
