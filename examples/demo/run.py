@@ -31,6 +31,12 @@ OPTIONS = {
 """Set so that there is something to watch; the defaults suit jobs of hours."""
 
 
+KILL_AT = 60
+"""The step after which a node dies."""
+SLOW, QUICK = 0.1, 0.02
+"""Seconds for a step while there is something to watch, and when the story has been told."""
+
+
 class DemoError(Exception):
     """The demo cannot go on: one sentence for the person who runs it."""
 
@@ -44,6 +50,10 @@ class Story:
         self.steps = steps
         self.chapter = ""
         self._deadline = time.monotonic() + TOTAL
+
+    def set_pace(self, seconds: float) -> None:
+        """Say how long a step takes at least; the workers look at each step."""
+        (self.nodes.folder / "pace").write_text(str(seconds))
 
     def wait(self, what: str, found: Callable[[], Any], within: float = 60.0) -> Any:
         """Wait until ``found`` answers something, and answer that; the progress is shown meanwhile.
@@ -74,9 +84,21 @@ class Story:
 
         return found
 
-    def tell_round(self, found: Any, suffix: str = "") -> dict[str, Any]:
-        """Say who gathered; answer the line of any one of them."""
-        number, lines, _ = found
+    def tell_round(self, found: Any, since: tuple[str, float] | None = None) -> dict[str, Any]:
+        """Say who gathered, and how long it took ``since`` something; answer the line of any one of them.
+
+        Two times are told: when all had met, which is the rendezvous, and when the first step was done, which
+        is mostly Python and torch being loaded by the new workers.
+        """
+        number, lines, step = found
+        times = {}
+        suffix = ""
+        if since is not None:
+            what, then = since
+            met = max(self.nodes.all[name].diary("begun")[-1]["at"] for name in lines) - then
+            trains = step["at"] - then
+            times = {"met_after": round(met, 2), "training_after": round(trains, 2)}
+            suffix = f"; met {met:.1f} s and training {trains:.1f} s after {what}"
         line = next(iter(lines.values()))
         leader = next(name for name, own in lines.items() if own["rank"] == 0)
         names = ", ".join(sorted(lines))
@@ -87,6 +109,7 @@ class Story:
             nodes=sorted(lines),
             world=len(lines),
             from_step=line["step"],
+            **times,
         )
         return line
 
@@ -102,22 +125,21 @@ def play(story: Story) -> None:
     nodes, tell = story.nodes, story.display.tell
 
     story.chapter = "three nodes meet"
+    story.set_pace(SLOW)
     for name in ("a", "b", "c"):
         nodes.start(name)
     tell("start", "nodes a, b and c, with the same command")
     story.tell_round(story.wait("the first round of three", story.round_of({"a", "b", "c"}, since=0.0)))
 
     story.chapter = "a node dies"
-    killed_step = story.steps // 5
-    story.wait(f"step {killed_step}", lambda: (nodes.last("step") or {"step": 0})["step"] >= killed_step)
+    story.wait(f"step {KILL_AT}", lambda: (nodes.last("step") or {"step": 0})["step"] >= KILL_AT)
     victim = next(node for node in nodes.all.values() if node.diary("gathered")[-1]["rank"] == 0)
     survivors = {"a", "b", "c"} - {victim.name}
     killed, lost_step = time.monotonic(), nodes.last("step")["step"]  # type: ignore[index]
     victim.kill()
     tell("kill", f"node {victim.name} at step {lost_step}, launcher and worker with SIGKILL; it had rank 0")
     found = story.wait("a round of the survivors", story.round_of(survivors, since=killed))
-    took = found[2]["at"] - killed
-    line = story.tell_round(found, f"; {took:.1f} s after the kill")
+    line = story.tell_round(found, since=("the kill", killed))
     if not 0 < line["step"] <= lost_step:
         raise DemoError(f"training went on from step {line['step']}, not from a checkpoint before {lost_step}")
 
@@ -126,9 +148,10 @@ def play(story: Story) -> None:
     tell("start", "node d, in the place of the lost one")
     everybody = survivors | {"d"}
     found = story.wait("a round with the newcomer", story.round_of(everybody, since=newcomer.began))
-    story.tell_round(found, f"; {found[2]['at'] - newcomer.began:.1f} s after its start")
+    story.tell_round(found, since=("its start", newcomer.began))
 
     story.chapter = "the job ends"
+    story.set_pace(QUICK)
     story.wait("the last step", lambda: not nodes.alive(), within=90.0)
     statuses = {name: nodes.all[name].process.returncode for name in sorted(everybody)}
     accuracy = nodes.last("checkpoint")["accuracy"]  # type: ignore[index]
@@ -169,8 +192,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="redis", help="where the nodes meet (default: redis)")
     parser.add_argument("--port", type=int, default=0, help="port of the server (default: a free one)")
-    parser.add_argument("--steps", type=int, default=300, help="how long to train (default: 300)")
-    parser.add_argument("--pace", type=float, default=0.1, help="least seconds for a step (default: 0.1)")
+    parser.add_argument("--steps", type=int, default=400, help="how long to train (default: 400)")
     parser.add_argument(
         "--folder", type=Path, help="where logs and checkpoint go, and stay (default: removed at the end)"
     )
@@ -201,7 +223,7 @@ def main() -> int:
                     "--rdzv-conf=" + ",".join(f"{name}={value}" for name, value in OPTIONS.items()),
                     "--local-addr=127.0.0.1",
                 ],
-                program=[f"--folder={folder}", f"--steps={arguments.steps}", f"--pace={arguments.pace}"],
+                program=[f"--folder={folder}", f"--steps={arguments.steps}"],
             )
             story = Story(nodes, display, arguments.steps)
             try:

@@ -66,13 +66,20 @@ def save(path: Path, **state: Any) -> None:
     beside.replace(path)
 
 
+def pace(folder: Path) -> float:
+    """The least seconds for a step: what the file ``pace`` says, for people who want to watch; 0 without it."""
+    try:
+        return float((folder / "pace").read_text())
+    except (FileNotFoundError, ValueError):
+        return 0.0
+
+
 def main() -> None:
     """Train to the last step, however often the round changes on the way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="shared by all nodes: checkpoint and diaries")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps between checkpoints")
-    parser.add_argument("--pace", type=float, default=0.0, help="least seconds for a step, so that one can watch")
     arguments = parser.parse_args()
 
     diary = Diary(arguments.folder)
@@ -117,7 +124,7 @@ def main() -> None:
                     optimizer=optimizer.state_dict(),
                 )
                 diary.write("checkpoint", step=step, accuracy=round(right, 3))
-        time.sleep(max(0.0, arguments.pace - (time.monotonic() - began)))
+        time.sleep(max(0.0, pace(arguments.folder) - (time.monotonic() - began)))
 
     dist.barrier()
     diary.write("finished", step=arguments.steps)
