@@ -1,0 +1,89 @@
+"""What development servers of all plugins share: a free port, and a process that does not outlive us."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rdzv_core.servers import DevServer, free_port, spawn
+from rdzv_core.testing.conformance import eventually
+
+
+def test_a_free_port_can_be_listened_on_and_leaves_room_for_a_cluster_bus():
+    for host, family in (("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)):
+        port = free_port(host)
+        assert port + 10000 < 65536
+        with socket.create_server((host, port), family=family):
+            pass
+
+
+def test_what_is_spawned_says_into_the_file_and_runs_in_the_directory(tmp_path):
+    with (tmp_path / "log").open("wb") as output:
+        process = spawn(
+            ["/bin/sh", "-c", "pwd; echo $WORD; echo oops >&2"],
+            directory=tmp_path,
+            output=output,
+            environment={**os.environ, "WORD": "heard"},
+        )
+    assert process.wait(10) == 0
+    assert (tmp_path / "log").read_text() == f"{tmp_path}\nheard\noops\n"
+
+
+PARENT = """
+import sys, time
+from rdzv_core.servers import spawn
+with open(sys.argv[1], "wb") as output:
+    process = spawn(["/bin/sh", "-c", "echo ready; exec sleep 60"], directory=".", output=output)
+print(process.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels have no signal for the death of a parent")
+def test_what_is_spawned_dies_with_a_parent_that_is_killed(tmp_path):
+    log = tmp_path / "log"
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(log)], stdout=subprocess.PIPE)
+    with parent.stdout:
+        pid = int(parent.stdout.readline())
+    eventually("it runs", lambda: log.read_text() == "ready\n", within=10)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+
+    def gone():
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().split()[2] in "ZX"
+        except FileNotFoundError:
+            return True
+
+    eventually("it is gone", gone, within=10)
+
+
+class Recorder(DevServer):
+    host, port, endpoint = "here", 7, "here:7"
+
+    def __init__(self):
+        self.calls = []
+
+    def start(self):
+        self.calls.append("start")
+
+    def stop(self):
+        self.calls.append("stop")
+
+
+def test_a_server_starts_on_entry_and_stops_whatever_happens():
+    server = Recorder()
+    with pytest.raises(KeyError), server as entered:
+        assert entered is server
+        assert server.calls == ["start"]
+        raise KeyError
+    assert server.calls == ["start", "stop"]
+
+
+def test_a_server_answers_by_torchs_names_too():
+    server = Recorder()
+    assert (server.get_host(), server.get_port(), server.get_endpoint()) == ("here", 7, "here:7")
