@@ -213,7 +213,7 @@ def _wait_for(store: Store, key: str, rank: int, timeout: timedelta, deadline: f
 
 def _means_absent(error: Exception) -> bool:
     """Stores have no common error for a key that is not there: some say so at once, others after a wait."""
-    if isinstance(error, (LookupError, TimeoutError)):
+    if isinstance(error, LookupError):
         return True
     return bool(_ABSENT.search(type(error).__name__) or _ABSENT.search(str(error)))
 

@@ -169,7 +169,9 @@ class Option:
             result = None
         if result is None or not self._allows(result):
             seen = "the value given" if self.secret else mask_secrets(repr(value))
-            raise ValueError(f"Option '{self.name}': {seen} is not {self.expected}.")
+            too_long = self.kind == "duration" and result is not None and result > LONGEST
+            limit = f" and at most {LONGEST:g}" if too_long and self.maximum is None else ""
+            raise ValueError(f"Option '{self.name}': {seen} is not {self.expected}{limit}.")
         return result
 
     def _allows(self, value: Any) -> bool:

@@ -110,6 +110,12 @@ def test_what_is_no_duration(given: Any):
     assert "\n" not in text
 
 
+def test_a_duration_that_no_clock_can_express_is_refused_with_the_limit():
+    assert read({"close_timeout": 1e9})["close_timeout"] == 1e9
+    text = refusal({"close_timeout": 2e9})
+    assert text == "Option 'close_timeout': 2000000000.0 is not a duration in seconds above 0 and at most 1e+09."
+
+
 def test_numbers_that_come_as_text():
     values = read({"keep_alive_interval": "1122", "heartbeat_timeout": "321", "keep_alive_max_attempt": "5"})
     assert (values["keep_alive_interval"], values["heartbeat_timeout"]) == (1122.0, 321.0)

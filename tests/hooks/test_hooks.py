@@ -214,6 +214,7 @@ def test_without_an_opinion_there_is_no_order_and_no_failure():
     [
         (["n1"], "missing ['n2'], unknown []"),
         (["n1", "n1"], "missing ['n2'], unknown []"),
+        (["n1", "n2", "n2"], "3 ids for 2 members"),
         (["n1", "n2", "n3"], "missing [], unknown ['n3']"),
         ([], "0 ids for 2 members"),
         (5, "TypeError"),
