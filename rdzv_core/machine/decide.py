@@ -48,7 +48,8 @@ class Timers:
     """What a leader remembers between two decisions. A new leader starts with none of it."""
 
     min_since: float | None = None
-    """When this leader first saw ``min_nodes`` candidates, without a break since."""
+    """When this leader first saw ``min_nodes`` candidates after the present round, without a break since."""
+    min_round: str = ""
     told_since: float | None = None
     """When this leader first saw the members of the present round told to re-form."""
     told_round: str = ""
@@ -93,9 +94,13 @@ def decide(
         if register.rules != rules:
             return Decision(register=None, timers=timers, why="the run is played by other rules")
     timers = _told(register, timers, now)
-    held = _hold(view, rules, timers, now, fresh)
-    if held is not None:
-        return held
+    loss = _loss(view)
+    if loss is None:
+        timers = replace(timers, hold=None)
+    else:
+        held = _hold(loss, view, rules, timers, now, fresh)
+        if held is not None:
+            return held
 
     overstay_at = None if timers.told_since is None else timers.told_since + policy.leave_timeout
     standing = stand(view, overstayed=overstay_at is not None and now >= overstay_at)
@@ -106,6 +111,7 @@ def decide(
         ending = step(view, standing, rules, policy, completion.timers, now, fresh, by, at)
         if ending is not None:
             return ending
+    completion = replace(completion, timers=replace(completion.timers, short_since=None))
     told = _tell(view, standing, rules, policy, fresh)
     if told is not None:
         return replace(completion, register=told, why=told.reason or "the round stands again")
@@ -124,11 +130,8 @@ def _told(register: Register | None, timers: Timers, now: float) -> Timers:
 # --- rule 13: data that the store has lost ------------------------------------------------------------------
 
 
-def _hold(view: View, rules: Rules, timers: Timers, now: float, fresh: Fresh) -> Decision | None:
+def _hold(cause: str, view: View, rules: Rules, timers: Timers, now: float, fresh: Fresh) -> Decision | None:
     """Hold still for two intervals after meeting a loss, once per loss, so that nodes can say what they know."""
-    cause = _loss(view)
-    if cause is None:
-        return None
     if timers.hold is None or timers.hold.cause != cause:
         hold = Hold(cause=cause, until=now + HOLD_INTERVALS * rules.interval)
         timers = replace(timers, hold=hold)
@@ -172,13 +175,14 @@ def _complete(
     if count < rules.min_nodes:
         why = f"{count} of at least {rules.min_nodes} nodes are at the barrier"
         return Decision(register=None, timers=replace(timers, min_since=None), why=why)
-    if timers.min_since is None:
-        timers = replace(timers, min_since=now)
+    round_id = view.register.round_id if view.register is not None else ""
+    if timers.min_since is None or timers.min_round != round_id:
+        timers = replace(timers, min_since=now, min_round=round_id)
     if standing.inside:
-        why = f"{len(standing.inside)} members are still in the round, the first is {standing.inside[0].who}"
+        why = f"still in the round: {_names(standing.inside)}"
         return Decision(register=None, timers=timers, why=why)
     if not standing.settled:
-        why = f"{standing.absent - standing.lost} silent members are not yet known to be dead"
+        why = f"silent members that are not yet known to be dead: {standing.absent - standing.lost}"
         return Decision(register=None, timers=timers, why=why)
     full = count >= rules.max_nodes
     patience = min(policy.regroup, policy.last_call) if standing.returned else policy.last_call
@@ -205,7 +209,7 @@ def _form(
     if register is None:
         register = Register(life=fresh.life, revision=0, write_id="", rules=rules)
     number = 1 + max(last, register.round)
-    reason = f"round {number} with {len(seats)} members"
+    reason = f"round {number} with {len(seats)} {'member' if len(seats) == 1 else 'members'}"
     if standing.overstayers:
         reason += f"; overstayed in the last one: {_names(standing.overstayers)}"
     formed = Register(
@@ -218,7 +222,7 @@ def _form(
         world=len(seats),
         reason=reason,
     )
-    return Decision(register=formed, seats=seats, timers=replace(timers, min_since=None), why=reason)
+    return Decision(register=formed, seats=seats, timers=timers, why=reason)
 
 
 def _same_rules(record: Record, rules: Rules) -> bool:
@@ -246,7 +250,7 @@ def _finish(
     present = (*standing.inside, *standing.finished)
     if not present or not all(r.done for r in present):
         return None
-    reason = f"all {len(present)} live members of round {register.round} have finished, {standing.lost} lost"
+    reason = f"all who are left of round {register.round} have finished ({len(present)}); lost: {standing.lost}"
     closed = Closed(by=by, outcome="success", reason=reason, at=at)
     return Decision(register=_next(register, fresh, closed=closed, reason=reason), timers=timers, why=reason)
 
@@ -337,7 +341,7 @@ def _told_why(view: View, standing: Standing, waiting: int, lost: int) -> str:
         gone = sorted(n for n in view.members if n not in live)
         parts.append("lost: " + _some([f"{n} (rank {view.members[n]})" for n in gone]))
     elif lost:
-        parts.append(f"{lost} members lost")
+        parts.append(f"members lost: {lost}")
     if waiting:
         parts.append("at the barrier: " + _names((*standing.returned, *standing.newcomers)))
     return "; ".join(parts)
