@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+import fnmatch
+import importlib.util
 import os
 import subprocess
 import sys
@@ -14,17 +16,19 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from rdzv_redis import RedisServer
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml"))
+TRACKED = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT).stdout
+PLUGINS = sorted(name.split("/")[1] for name in fnmatch.filter(TRACKED.split(), "plugins/*/pyproject.toml"))
 PROJECTS = ["rdzv_core", *PLUGINS]
 
 pytestmark = [pytest.mark.dist, pytest.mark.xdist_group("dist"), pytest.mark.timeout(600)]
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
+def run(*command: str | Path, cwd: Path = ROOT, **more: str) -> str:
     """Run a program that sees neither this tree nor its environment; its output."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | more
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=500, cwd=cwd, env=environment)
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -91,8 +95,8 @@ def test_a_wheel_holds_its_package_and_nothing_else(wheels, project):
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {project}
     assert f"{project}/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    tracked = run("git", "ls-files", project if project == "rdzv_core" else f"plugins/{project}/src").split()
-    inside = {name.partition("/src/")[2] or name for name in tracked}
+    source = f"{project}/" if project == "rdzv_core" else f"plugins/{project}/src/{project}/"
+    inside = {f"{project}/{name.removeprefix(source)}" for name in TRACKED.split() if name.startswith(source)}
     assert {name for name in names if ".dist-info/" not in name} == inside
 
 
@@ -103,7 +107,8 @@ def test_an_sdist_can_be_built_from_and_holds_no_other_project(dist, project):
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO"} <= inside
     tops = {name.partition("/")[0] for name in inside}
-    assert not tops & {"plugins", "tests", "examples", "benchmarks", "docs", ".ci", "requirements"}
+    assert not tops & {"plugins", "examples", "benchmarks", "docs", ".ci", "requirements"}
+    assert "tests" not in tops or project in PLUGINS, "a plugin's sdist may hold its own tests; the core's are of all"
 
 
 def test_the_core_promises_its_extras_and_needs_no_torch(wheels):
@@ -149,3 +154,28 @@ def test_every_entry_point_leads_to_something(python, tmp_path):
         "print(*(point.name for point in points if callable(point.load())))"
     )
     assert run(python, "-c", program, cwd=tmp_path).split() == ["redis"] * 3
+
+
+@pytest.mark.needs_torch
+def test_torchrun_finds_the_installed_backend(python, tmp_path):
+    """As on a cluster: torch was there before, and pip has put the wheels beside it."""
+    torch_home = Path(importlib.util.find_spec("torch").origin).parents[1]  # type: ignore[union-attr,arg-type]
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    link = site / "torch-of-the-machine.pth"
+    link.write_text(f"{torch_home}\n")  # after our own packages, and without the editable ones of this tree
+    worker = tmp_path / "worker.py"
+    worker.write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+    where = "import rdzv_core, rdzv_redis, torch; print(rdzv_core.__file__, rdzv_redis.__file__)"
+    try:
+        with RedisServer() as server:
+            assert all(str(site) in path for path in run(python, "-c", where, cwd=tmp_path).split())
+            said = run(
+                *(python, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"),
+                *("--rdzv-backend=redis", f"--rdzv-endpoint={server.endpoint}", "--rdzv-id=installed", worker),
+                cwd=tmp_path,
+                RES_OPTIONS="timeout:1 attempts:1",
+                OMP_NUM_THREADS="1",
+            )
+    finally:
+        link.unlink()
+    assert sorted(said.split("\n"))[-2:] == ["rank 0 of 2", "rank 1 of 2"]
