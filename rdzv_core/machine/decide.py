@@ -11,6 +11,7 @@ complete completes; a run whose last live members have all finished ends; only t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -68,6 +69,8 @@ class Decision:
     """With a new round: its members in order of rank, to be published before the register is written."""
     wake_at: float | None = None
     """When to ask again even if nothing has changed."""
+    outvoted: bool = False
+    """Most nodes play by other rules than this leader, and no register binds them yet: it should not lead."""
     timers: Timers
     why: str
 
@@ -93,6 +96,8 @@ def decide(
             return Decision(register=None, timers=timers, why="the run is closed")
         if register.rules != rules:
             return Decision(register=None, timers=timers, why="the run is played by other rules")
+    elif _outvoted(view.records, rules):
+        return Decision(register=None, outvoted=True, timers=timers, why="most nodes play by other rules")
     timers = _told(register, timers, now)
     loss = _loss(view)
     if loss is None:
@@ -225,6 +230,12 @@ def _form(
     return Decision(register=formed, seats=seats, timers=timers, why=reason)
 
 
+def _outvoted(records: Sequence[Record], rules: Rules) -> bool:
+    """Say whether more nodes want other rules; of equally many, the first to arrive has the say."""
+    votes = Counter((r.min_nodes, r.max_nodes) for r in records)  # in order of arrival, which breaks a tie
+    return bool(votes) and max(votes, key=votes.__getitem__) != (rules.min_nodes, rules.max_nodes)
+
+
 def _same_rules(record: Record, rules: Rules) -> bool:
     return record.min_nodes == rules.min_nodes and record.max_nodes == rules.max_nodes
 
@@ -343,7 +354,7 @@ def _told_why(view: View, standing: Standing, waiting: int, lost: int) -> str:
     elif lost:
         parts.append(f"members lost: {lost}")
     if waiting:
-        parts.append("at the barrier: " + _names((*standing.returned, *standing.newcomers)))
+        parts.append("at the barrier: " + _some([r.addr for r in (*standing.returned, *standing.newcomers)]))
     return "; ".join(parts)
 
 

@@ -58,6 +58,8 @@ class Me:
     node_id: str
     rules: Rules
     left: int = 0
+    last_round_id: str = ""
+    """The last round that this node was a member of and has left; empty if none."""
     seat: Seat | None = None
     """Set from the return of a round until the node goes back to the barrier."""
     joining: bool = False
@@ -197,10 +199,9 @@ def follow(me: Me, stored: Register | None, known: Register | None, page: PageLo
 
 
 def _ended(me: Me, register: Register, closed: Closed, page: PageLookup) -> Ended:
-    passed_over = register.round > me.left and page.state is PageState.READ and page.rank is None
     return Ended(
         closed=closed,
-        spare=me.joining and me.seat is None and passed_over and not register.disturbed,
+        spare=me.joining and me.seat is None and _not_needed(me, register, page),
         why=f"closed by {closed.by} at {closed.at} ({closed.outcome}): {closed.reason}",
     )
 
@@ -225,7 +226,7 @@ def _at_barrier(me: Me, register: Register, page: PageLookup) -> Answer:
             why=f"the run is played by other rules ({register.rules}) than this node's ({me.rules})",
         )
     if register.round <= me.left:
-        return Wait(spare=False, why=f"waiting for a round after {me.left}")
+        return Wait(spare=_not_needed(me, register, page), why=f"waiting for a round after {me.left}")
     if page.state is PageState.UNREAD:
         return ReadPage(round_id=register.round_id, why=f"round {register.round} was formed")
     if page.state is PageState.MISSING:
@@ -239,6 +240,15 @@ def _at_barrier(me: Me, register: Register, page: PageLookup) -> Answer:
     if page.rank is None:
         return _passed_over(register)
     return _seated(register, page, page.rank)
+
+
+def _not_needed(me: Me, register: Register, page: PageLookup) -> bool:
+    """Say whether the register names a round that this node was not in, and that nobody is about to leave."""
+    if register.disturbed or not register.round_id:
+        return False
+    if register.round > me.left:
+        return page.state is PageState.READ and page.rank is None
+    return register.round_id != me.last_round_id
 
 
 def _passed_over(register: Register) -> Wait:

@@ -26,7 +26,7 @@ from rdzv_core.runtime.journal import Journal
 from rdzv_core.runtime.orders import Call, Order, Place, WatchRoster
 from rdzv_core.wire import decode_page, decode_record, encode_page, encode_register
 
-__all__ = ["Leading", "Members", "Steps", "Written", "publish", "rewritten"]
+__all__ = ["Leading", "Members", "Steps", "Written", "publish", "rewritten", "word"]
 
 FRESH_ENOUGH = 1.0
 """Seconds; a roster older than this is read again before anything is written from it."""
@@ -103,6 +103,10 @@ class Leading:
         self._timers = Timers()
         self.wake_at: float | None = None
         """When to decide again even if nothing has changed."""
+        self.why = ""
+        """Why the last decision was what it was."""
+        self.outvoted = False
+        """This leader's rules are not those of most nodes, and no register binds them yet: another should lead."""
 
     @property
     def roster_age(self) -> float:
@@ -216,13 +220,15 @@ class Leading:
         if leaving:
             records = tuple(r for r in records if r.node_id != self._node_id)
             withdrawn |= {self._node_id}
+        elif not any(r.node_id == self._node_id for r in records):
+            fit = False  # the store has lost our record, and may have lost those of others
         members = self._members(register)
         return View(register=register, records=records, withdrawn=withdrawn, members=members, fit=fit)
 
     # --- deciding and writing ----------------------------------------------------------------------------
 
     def _word(self) -> str:
-        return f"{self._chance.getrandbits(64):016x}"
+        return word(self._chance)
 
     def _decide(self, view: View, now: float) -> Decision:
         fresh = Fresh(life=self._word(), round_id=self._word(), write_id=self._word())
@@ -237,6 +243,8 @@ class Leading:
             at=self._clock.wall(),
         )
         self._timers = decision.timers
+        self.outvoted = decision.outvoted
+        self.why = decision.why
         self.wake_at = decision.wake_at
         if view.register is not None and view.register.round_id and view.members is None:
             self.wake_at = min(self.wake_at or self._members_retry_at, self._members_retry_at)
@@ -307,6 +315,11 @@ def _readable(data: bytes | None, round_id: str) -> Page | None:
     except RendezvousStateError:
         return None
     return page if page.round_id == round_id else None
+
+
+def word(chance: Random) -> str:
+    """A random word of 48 bits; names a life, a round or a write among the few of one run."""
+    return f"{chance.getrandbits(48):012x}"
 
 
 def rewritten(register: Register, write_id: str, **changes: Any) -> Register:

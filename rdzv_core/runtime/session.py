@@ -62,7 +62,7 @@ from rdzv_core.machine.register import Bootstrap, Closed, Register, page_count, 
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.runtime.clock import Clock
 from rdzv_core.runtime.journal import Journal
-from rdzv_core.runtime.leading import Leading, Members, Steps, Written, publish, rewritten
+from rdzv_core.runtime.leading import Leading, Members, Steps, Written, publish, rewritten, word
 from rdzv_core.runtime.orders import (
     Call,
     Close,
@@ -184,6 +184,7 @@ class Session:
         self._pending: Seat | None = None
         self._hosting = ""
         self._connecting = ""
+        self._hosted: Bootstrap | None = None
         self._address: Bootstrap | None = None
         self._leave: Leave | None = None
         self._leave_by = 0.0
@@ -269,6 +270,8 @@ class Session:
         if now < self._retry_at:
             return self._retry_at
         times: list[float | None] = [self._read_at]
+        if self._must_announce or self._parting:
+            return now  # found out in this turn; the next one begins with it
         if self._announced:
             times.append(self._pulse_at)
         if self._joining is not None:
@@ -287,7 +290,7 @@ class Session:
             return None
         if self._page.state is PageState.MISSING:
             return self._page_retry_at
-        if self._pending is not None and self._address is None:
+        if self._pending is not None and not self._connecting:
             return self._page_since + self._settings.bootstrap_timeout
         return None
 
@@ -486,6 +489,9 @@ class Session:
         ended = self._clock.monotonic()
         self._lead_pause_until = ended + (ended - began)  # in a storm of joins, each look then finds more
         if written is None:
+        if leading.outvoted and not leaving:
+            self._abstain("most nodes play by other rules")
+            self._pulse_at = ended
             return
         self._adopt(written.data, written.token)
         if written.did and self._identity.node_id in written.seats:
@@ -520,7 +526,9 @@ class Session:
             )
             self._page_since = self._clock.monotonic()
             self._pending = self._address = None
+            # If the store falls back and the round comes back, its store is still open, but must be reached anew.
 
+            self._connecting = ""
     def _react(self) -> Steps:
         """Follow the register until it asks for nothing more."""
         for _ in range(16):
@@ -530,6 +538,7 @@ class Session:
                 rules=self._rules,
                 left=self._left,
                 seat=self.seat,
+                last_round_id=self._last_round_id,
                 joining=self._joining is not None,
             )
             answer = follow(me, self._stored, self._known, self._page)
@@ -626,10 +635,10 @@ class Session:
         self._answer_rollcall()
         if answer.seat.rank == 0 and self._hosting != answer.seat.round_id:
             self._hosting = answer.seat.round_id
-            self._address = None
+            self._hosted = None
             yield Host(answer.seat)
-        elif answer.seat.rank == 0 and self._address is not None:
-            yield from self._publish_bootstrap(self._address)
+        elif answer.seat.rank == 0 and self._hosted is not None:
+            yield from self._publish_bootstrap(self._hosted)
 
     def _publish_bootstrap(self, address: Bootstrap) -> Steps:
         assert self._stored is not None
@@ -652,7 +661,7 @@ class Session:
         if message.error is not None:
             self._fail_join(_as_rendezvous_error(message.error))
             return
-        self._address = message.address
+        self._hosted = message.address
 
     def _took_store(self, message: Connected) -> None:
         joining, seat = self._joining, self._pending
@@ -747,6 +756,7 @@ class Session:
         known = self._known
         assert known is not None
         held = self._leading.held if self._leading is not None else self._held
+        self._pulses.clear()  # records may be lost too: for a TTL, silence is no proof of death
         if held is not None and held.round_id == known.round_id:
             yield from self._call(publish(held.round_id, held.seats, self._settings.keep))
         self.journal.note(f"{answer.why}; writing it again")
@@ -965,7 +975,7 @@ class Session:
             _resolve(self._leave.promise, None)
 
     def _word(self) -> str:
-        return f"{self._chance.getrandbits(64):016x}"
+        return word(self._chance)
 
 
 def _as_rendezvous_error(error: Exception) -> RendezvousError:
