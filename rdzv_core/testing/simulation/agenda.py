@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -68,5 +69,8 @@ class NodeClock:
         return f"T{self._agenda.now + self.skew:+.3f}"
 
     def virtual(self, monotonic: float) -> float:
-        """The virtual time at which this node's monotonic clock shows ``monotonic``."""
-        return monotonic - self._origin
+        """The virtual time at which this node's monotonic clock shows ``monotonic``, and not a rounding error less."""
+        when = monotonic - self._origin
+        while when + self._origin < monotonic:
+            when = math.nextafter(when, math.inf)
+        return when

@@ -63,7 +63,7 @@ class Agent:
         self._joined_well = False
         self.joined = self.crew = self._workers = None
         promise: Future[Joined] = Future()
-        promise.add_done_callback(self._join_ended)
+        promise.add_done_callback(self.world.guarded(self._join_ended))
         self.world.laws.joins(self.node)
         self.node.post(Join(self.world.plan.join_timeout, promise))
 
@@ -162,6 +162,7 @@ class Agent:
         self._turn("closing")
         self._stop_workers()
         self.outcome = outcome
+        self.world.laws.disturb(self.world.agenda.now + self.shutdown_delay)
         self.world.agenda.after(self.shutdown_delay, self.node.happen, self._close, outcome, reason)
 
     def _close(self, outcome: str, reason: str) -> None:

@@ -61,6 +61,8 @@ class Node:
         self.chance = Random(f"{plan.seed}/{self.node_id}")
         self.alive = True
         self.paused = False
+        self.resumed_at = 0.0
+        """When the last pause ended, on this node's clock: no deadline within it counts."""
         self.fine_since: float | None = world.agenda.now
         self.mail: deque[Message] = deque()
         self.leading: Leading | None = None
@@ -105,6 +107,7 @@ class Node:
     def resume(self) -> None:
         """Go on after a pause."""
         self.paused = False
+        self.resumed_at = self.clock.monotonic()
         put_off, self._put_off = self._put_off, []
         for do, args in put_off:
             self.happen(do, *args)
@@ -177,6 +180,8 @@ class Node:
             answer, error = None, None
             if self.session._leading is not None:
                 self.leading = self.session._leading
+                if world.transcript is not None:
+                    world.transcript.decided(self)
             kind = type(order)
             if kind is Sleep:
                 assert isinstance(order, Sleep)

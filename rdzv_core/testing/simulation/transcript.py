@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ class Transcript:
         self.agenda = Agenda()
         self._asked: dict[str, Call] = {}
         self._stories: dict[str, str] = {}
+        self._conclusions: dict[str, str] = {}
 
     def _say(self, who: object, what: str) -> None:
         self.lines.append(f"{self.agenda.now:9.3f}  {who!s:<6}  {what}")
@@ -70,6 +72,14 @@ class Transcript:
         if name == "pulse" and isinstance(answer, Pulse) and answer.known:
             return
         self._say(node, f"got {name}: {_told(answer)}")
+
+    def decided(self, node: Node) -> None:
+        """A leader may have come to another conclusion."""
+        why = node.leading.why if node.leading is not None else ""
+        shape = re.sub(r"[0-9]+\.[0-9]+", "", why)
+        if self._conclusions.get(node.node_id, "") != shape:
+            self._conclusions[node.node_id] = shape
+            self._say(node, f"decides: {why}")
 
     def _note(self, node: Node) -> None:
         lines = node.session.journal.story()

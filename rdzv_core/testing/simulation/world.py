@@ -98,6 +98,7 @@ class World:
         """Those that are alive."""
         self.by_id: dict[str, Node] = {}
         self.failures: list[str] = []
+        self._caught: list[Exception] = []
         self.register: Register | None = None
         self.register_now: tuple[bytes | None, Any] = (None, None)
         self._changes: set[Change] = set()
@@ -117,11 +118,24 @@ class World:
             self._begin()
             end = self.plan.last_fault + LONGEST
             while self.nodes or self._to_start:
+                if self._caught:
+                    raise self._caught[0]
                 if not self.agenda.step() or self.agenda.now > end or self.agenda.done > MOST_EVENTS:
                     self.laws.never_ended()
         except Broken as broken:
             law, sentence = broken.law, broken.sentence
         return self._outcome(law, sentence)
+
+    def guarded(self, do: Callable[[Any], None]) -> Callable[[Any], None]:
+        """For callbacks of futures, which swallow what they raise: keep it, and raise it from :meth:`play`."""
+
+        def call(argument: Any) -> None:
+            try:
+                do(argument)
+            except Exception as error:
+                self._caught.append(error)
+
+        return call
 
     def _begin(self) -> None:
         for place, planned in enumerate(self.plan.nodes):
