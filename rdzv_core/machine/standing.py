@@ -106,7 +106,7 @@ def _missing(view: View) -> tuple[int, int]:
     live = {r.node_id for r in view.records}
     if view.members is None:
         known = sum(1 for r in view.records if r.claim is not None and r.claim.round_id == register.round_id)
-        absent, proven = register.world - known, 0
+        absent, proven = max(0, register.world - known), 0
     else:
         gone = [node_id for node_id in view.members if node_id not in live]
         absent, proven = len(gone), sum(1 for node_id in gone if node_id in view.withdrawn)

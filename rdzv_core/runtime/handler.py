@@ -29,7 +29,7 @@ from rdzv_core.api import (
 )
 from rdzv_core.backend import CoordinationBackend, RendezvousBackend
 from rdzv_core.endpoint import Endpoint
-from rdzv_core.errors import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
+from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
 from rdzv_core.events import Event, JoinVetoed, fan_out
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, describe, doubts, read_options, ttl_of
@@ -305,30 +305,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._runner.start()
         promise: Future[Any] = Future()
         self._runner.post(message(promise))
-        deadline = None if timeout is None else timeout + SLACK_SECONDS
-        while True:
-            try:
-                return promise.result(1.0 if deadline is None else min(1.0, deadline))
-            except FutureTimeout:
-                if promise.done():
-                    raise
-            if self._runner.ended and not promise.done():
-                raise RendezvousClosedError(
-                    f"This handler has left run '{self._settings.run_id}'; make a new one to join again.",
-                    run_id=self._settings.run_id,
-                    backend=self._backend_name,
-                    story=self.story,
-                )
-            if deadline is not None:
-                deadline -= 1.0
-                if deadline <= 0:
-                    raise RendezvousTimeoutError(
-                        f"The store of run '{self._settings.run_id}' (backend '{self._backend_name}') did not answer "
-                        f"within {timeout:g} s.",
-                        run_id=self._settings.run_id,
-                        backend=self._backend_name,
-                        story=self.story,
-                    )
+        try:
+            return promise.result(None if timeout is None else timeout + SLACK_SECONDS)
+        except FutureTimeout:
+            if promise.done():
+                raise
+            raise RendezvousTimeoutError(
+                f"The store of run '{self._settings.run_id}' (backend '{self._backend_name}') did not answer "
+                f"within {timeout:g} s.",
+                run_id=self._settings.run_id,
+                node_id=self.node_id,
+                backend=self._backend_name,
+                story=self.story,
+            ) from None
 
     def _ask_before_joining(self) -> None:
         if self._before_join is None:

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from random import SystemRandom
 from typing import Any
@@ -92,8 +93,13 @@ class Runner:
         return self._ended.is_set()
 
     def post(self, message: Message) -> None:
-        """Hand a message to the session. Safe from any thread and from a signal handler."""
+        """Hand a message to the session. Safe from any thread and from a signal handler.
+
+        A promise in it is always kept: by the session, or, if that is over, by an error that says so.
+        """
         self._mail.put(message)
+        if self._ended.is_set():
+            self._return_mail()
 
     def start(self) -> None:
         """Start the threads, once."""
@@ -121,8 +127,17 @@ class Runner:
             self.session.fail(error)
         finally:
             self._ended.set()
+            self._return_mail()
             self._leads.set()
             self._backend.close()
+
+    def _return_mail(self) -> None:
+        """Let the session refuse what it can no longer do."""
+        inbox = self.session.inbox
+        with suppress(Empty):
+            while True:
+                inbox.append(self._mail.get_nowait())
+        self.session.refuse_mail()
 
     def _drive(self, steps: Generator[Order, Any, None]) -> None:
         answer: Any = None
@@ -156,13 +171,11 @@ class Runner:
 
     def _sleep(self, until: float | None) -> None:
         inbox = self.session.inbox
-        try:
-            timeout = None if until is None else max(0.0, until - self._clock.monotonic())
+        timeout = None if until is None else max(0.0, until - self._clock.monotonic())
+        with suppress(Empty):
             inbox.append(self._mail.get(timeout=timeout))
             while True:
                 inbox.append(self._mail.get_nowait())
-        except Empty:
-            pass
 
     # --- watchers and side tasks -------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -183,8 +184,8 @@ class Session:
         self._joining: _Joining | None = None
         self._pending: Seat | None = None
         self._hosting = ""
-        self._connecting = ""
         self._hosted: Bootstrap | None = None
+        self._connecting = ""
         self._address: Bootstrap | None = None
         self._leave: Leave | None = None
         self._leave_by = 0.0
@@ -269,9 +270,9 @@ class Session:
         now = self._clock.monotonic()
         if now < self._retry_at:
             return self._retry_at
-        times: list[float | None] = [self._read_at]
         if self._must_announce or self._parting:
             return now  # found out in this turn; the next one begins with it
+        times: list[float | None] = [self._read_at]
         if self._announced:
             times.append(self._pulse_at)
         if self._joining is not None:
@@ -488,10 +489,10 @@ class Session:
             raise
         ended = self._clock.monotonic()
         self._lead_pause_until = ended + (ended - began)  # in a storm of joins, each look then finds more
-        if written is None:
         if leading.outvoted and not leaving:
             self._abstain("most nodes play by other rules")
             self._pulse_at = ended
+        if written is None:
             return
         self._adopt(written.data, written.token)
         if written.did and self._identity.node_id in written.seats:
@@ -525,10 +526,10 @@ class Session:
                 register.round_id,
             )
             self._page_since = self._clock.monotonic()
-            self._pending = self._address = None
             # If the store falls back and the round comes back, its store is still open, but must be reached anew.
-
+            self._pending = self._address = None
             self._connecting = ""
+
     def _react(self) -> Steps:
         """Follow the register until it asks for nothing more."""
         for _ in range(16):
@@ -537,8 +538,8 @@ class Session:
                 node_id=self._identity.node_id,
                 rules=self._rules,
                 left=self._left,
-                seat=self.seat,
                 last_round_id=self._last_round_id,
+                seat=self.seat,
                 joining=self._joining is not None,
             )
             answer = follow(me, self._stored, self._known, self._page)
@@ -755,8 +756,8 @@ class Session:
     def _republish(self, answer: Republish) -> Steps:
         known = self._known
         assert known is not None
-        held = self._leading.held if self._leading is not None else self._held
         self._pulses.clear()  # records may be lost too: for a TTL, silence is no proof of death
+        held = self._leading.held if self._leading is not None else self._held
         if held is not None and held.round_id == known.round_id:
             yield from self._call(publish(held.round_id, held.seats, self._settings.keep))
         self.journal.note(f"{answer.why}; writing it again")
@@ -960,12 +961,25 @@ class Session:
             f"{error}. Please report it with the trace in the log."
         )
         self.failure = self._told(fault)
-        for message in self.inbox:
-            if isinstance(message, Join | Close | Look):
-                _reject(message.promise, self.failure)
         self._fail_join(fault)
         self._fail_requests(fault)
         self._reject_all()
+
+    def refuse_mail(self) -> None:
+        """Refuse the messages that came too late: the session is over."""
+        gone = self._told(
+            self.failure
+            or RendezvousClosedError(
+                f"This node has left run '{self._settings.run_id}'; make a new handler to join again."
+            )
+        )
+        with suppress(IndexError):
+            while True:
+                message = self.inbox.popleft()
+                if isinstance(message, Join | Close | Look):
+                    _reject(message.promise, gone)
+                elif isinstance(message, Leave):
+                    _resolve(message.promise, None)
 
     def _reject_all(self) -> None:
         gone = RendezvousClosedError(f"This node has left run '{self._settings.run_id}'.")
