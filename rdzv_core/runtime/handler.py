@@ -153,7 +153,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         )
         if stores is None:
             stores = TCPBootstrap(run_id=run_id, local_addr=addr, timeout=values["bootstrap_timeout"], store=store)
-        level2 = backend if isinstance(backend, CoordinationBackend) else RegisterCoordination(backend)
+        level2 = backend if isinstance(backend, CoordinationBackend) else RegisterCoordination(backend, run_id=run_id)
         settings = RendezvousSettings(
             run_id,
             min_nodes,
