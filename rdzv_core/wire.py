@@ -2,7 +2,8 @@
 
 Register, record and page each carry ``v``. Decoding never runs code, refuses unknown and missing fields, wrong
 types and numbers out of range, and looks at the size before anything else; whatever is wrong with the bytes, the
-answer is one ``RendezvousStateError``. ``docs/wire.md`` shows the form.
+answer is one ``RendezvousStateError``. Encoding refuses, likewise, what no reader would accept, so that an oddity of
+one node is that node's error and not everybody's. ``docs/wire.md`` shows the form.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ VERSION = 1
 MAX_REGISTER = 16 * 1024
 MAX_RECORD = 8 * 1024
 MAX_PAGE = 64 * 1024
-"""Bytes above which a value is refused unread. A page holds some 64 members of at most 150 bytes; the rest is
-room for a bad hash."""
+"""Bytes above which a value is refused unread. A page holds some :data:`~rdzv_core.machine.register.PAGE_SIZE`
+members of at most 150 bytes; the rest is room for a bad hash."""
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 _Line = Annotated[str, msgspec.Meta(max_length=1000)]
+_Text = Annotated[str, msgspec.Meta(max_length=1024)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Nodes = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 _Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -106,7 +108,7 @@ class _Record(_Form):
     done: bool = False
     rank_hint: _Count | None = None
     domain: _Word = ""
-    attrs: Annotated[dict[_Word, Annotated[str, msgspec.Meta(max_length=255)]], msgspec.Meta(max_length=16)] = {}
+    attrs: dict[_Text, _Text] = {}
 
 
 class _Page(_Form):
@@ -134,10 +136,32 @@ def _decode(data: bytes, form: type[_F], limit: int, what: str) -> _F:
         ) from error
 
 
+def _encode(form: _Form, limit: int, what: str) -> bytes:
+    try:
+        data = msgspec.json.encode(form)
+        msgspec.json.decode(data, type=type(form))
+    except (msgspec.MsgspecError, UnicodeEncodeError, OverflowError) as error:
+        raise _unfit(what, str(error)) from error
+    if len(data) > limit:
+        raise _unfit(what, f"{len(data)} bytes, of at most {limit}")
+    return data
+
+
+def _unfit(what: str, why: str) -> RendezvousStateError:
+    return RendezvousStateError(
+        f"The {what} that this node would write could not be read by the others ({why}). Check what --local-addr, "
+        f"--rdzv-conf and hook plugins say of this node."
+    )
+
+
 def encode_register(register: Register) -> bytes:
-    """The register as bytes."""
+    """The register as bytes.
+
+    Raises:
+        RendezvousStateError: It holds what no reader would accept.
+    """
     rules, bootstrap, closed = register.rules, register.bootstrap, register.closed
-    return msgspec.json.encode(
+    return _encode(
         _Register(
             v=VERSION,
             life=register.life,
@@ -158,7 +182,9 @@ def encode_register(register: Register) -> bytes:
             closed=None
             if closed is None
             else _Closed(by=closed.by, outcome=closed.outcome, reason=closed.reason[:1000], at=closed.at),
-        )
+        ),
+        MAX_REGISTER,
+        "register",
     )
 
 
@@ -205,9 +231,13 @@ def decode_register(data: bytes) -> Register:
 
 
 def encode_record(record: Record) -> bytes:
-    """A node's record as bytes."""
+    """A node's record as bytes.
+
+    Raises:
+        RendezvousStateError: It holds what no reader would accept.
+    """
     claim = record.claim
-    return msgspec.json.encode(
+    return _encode(
         _Record(
             v=VERSION,
             id=record.node_id,
@@ -224,7 +254,9 @@ def encode_record(record: Record) -> bytes:
             rank_hint=record.rank_hint,
             domain=record.domain,
             attrs=record.attrs,
-        )
+        ),
+        MAX_RECORD,
+        "record",
     )
 
 
@@ -254,8 +286,12 @@ def decode_record(data: bytes) -> Record:
 
 
 def encode_page(page: Page) -> bytes:
-    """A page of members as bytes."""
-    return msgspec.json.encode(_Page(v=VERSION, round_id=page.round_id, ranks=dict(page.ranks)))
+    """A page of members as bytes.
+
+    Raises:
+        RendezvousStateError: It holds what no reader would accept.
+    """
+    return _encode(_Page(v=VERSION, round_id=page.round_id, ranks=dict(page.ranks)), MAX_PAGE, "page of members")
 
 
 def decode_page(data: bytes) -> Page:
