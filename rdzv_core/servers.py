@@ -6,17 +6,25 @@ if that is killed: see :func:`spawn`.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from os import PathLike, getpid
+from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, ClassVar
 
-__all__ = ["DevServer", "free_port", "spawn"]
+from rdzv_core.errors import RendezvousConnectionError
+
+__all__ = ["DevServer", "ProgramServer", "free_port", "spawn"]
 
 # Below the range from which Linux takes the ports of outgoing connections, and below 55536, since a Redis in
 # cluster mode also listens 10000 above its port.
@@ -85,6 +93,175 @@ class DevServer(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+class ProgramServer(DevServer):
+    """A server that is one program, in one temporary folder: found a port for, watched, stopped.
+
+    After :meth:`kill`, :meth:`start` brings it back on the same port, with whatever it finds in its folder.
+
+    Args:
+        binary: The program.
+        host: Where it listens; an address of this machine.
+        port: The port; 0 for a free one.
+        secrets: What must not be shown when the program's own words are.
+    """
+
+    kind: ClassVar[str]
+    """The backend that it is a server of; for errors and the folder's name."""
+    start_timeout: ClassVar[float] = 15.0
+    """Seconds within which it must answer."""
+    stop_timeout: ClassVar[float] = 5.0
+    """Seconds that it has for an orderly end."""
+
+    _POLL = 0.005
+    _PORT_TRIES = 5
+    _LAST_LINES = 5
+
+    def __init__(
+        self, *, binary: Path, host: str = "127.0.0.1", port: int = 0, secrets: Sequence[str | None] = ()
+    ) -> None:
+        self.binary = binary
+        self._host = host
+        self._asked_port = port
+        self._port = port
+        self._secrets = [secret for secret in secrets if secret]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+
+    @abstractmethod
+    def _arguments_for(self, folder: Path) -> list[str]:
+        """The arguments to run it with, now that :attr:`port` is known."""
+
+    def _environment(self) -> Mapping[str, str] | None:
+        """The program's environment; None for ours."""
+        return None
+
+    @abstractmethod
+    def _is_ready(self, said: str) -> bool:
+        """Whether it answers, given what it has said: somebody else may answer at a port that it could not have."""
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+        return self._host
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; 0 before it was started for the first time, if none was asked for."""
+        return self._port
+
+    @property
+    def pid(self) -> int | None:
+        """The process, or None if it does not run."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its files are; None when it is stopped."""
+        return self._folder
+
+    @property
+    def log(self) -> str:
+        """What it has said since it was last started."""
+        path = self._folder / "log" if self._folder else None
+        return path.read_text(errors="replace") if path and path.exists() else ""
+
+    def start(self) -> None:
+        """Start the server and wait until it answers; without effect if it runs."""
+        if self.pid is not None:
+            return
+        for tries_left in reversed(range(self._PORT_TRIES)):
+            try:
+                self.launch()
+                self.wait_until_ready()
+                return
+            except _PortTakenError:
+                if self._asked_port or not tries_left:
+                    self.stop()
+                    raise ValueError(
+                        f"Port {self._port} of {self._host} is taken by another program. "
+                        "Stop it, or leave the port to us with port=0."
+                    ) from None
+                self._port = 0
+            except BaseException:
+                self.stop()
+                raise
+
+    def launch(self) -> None:
+        """Start the program, and do not wait for it: members of a cluster answer when others run too."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=f"rdzv-{self.kind}-"))
+        if not self._port:
+            self._port = free_port(self._host)
+        with (self._folder / "log").open("wb") as output:
+            command: list[str | PathLike[str]] = [self.binary, *self._arguments_for(self._folder)]
+            self._process = spawn(command, directory=self._folder, output=output, environment=self._environment())
+
+    def wait_until_ready(self) -> None:
+        """Wait until the program that was launched answers.
+
+        Raises:
+            RendezvousConnectionError: It ended, or did not answer in time; says what it said.
+        """
+        assert self._process is not None
+        deadline = time.monotonic() + self.start_timeout
+        while not self._is_ready(self.log):
+            if self._process.poll() is not None:
+                self._process = None
+                if "in use" in self.log:
+                    raise _PortTakenError
+                raise self._failed("ended at once")
+            if time.monotonic() > deadline:
+                raise self._failed(f"did not answer within {self.start_timeout:g} s")
+            time.sleep(self._POLL)
+
+    def _failed(self, what: str) -> RendezvousConnectionError:
+        lines = [line.strip() for line in self.log.splitlines() if line.strip()][-self._LAST_LINES :]
+        last = "; ".join(lines) or "nothing"
+        for secret in self._secrets:
+            last = last.replace(secret, "***")
+        return RendezvousConnectionError(f"The server '{self.binary}' {what}. It said: {last}", backend=self.kind)
+
+    def stop(self) -> None:
+        """Stop the server and remove its files; without effect if it does not run."""
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+            try:
+                process.wait(self.stop_timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the server without a warning, as a power failure would."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def pause(self) -> None:
+        """Stop the server in its tracks (SIGSTOP): connections stay, nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            raise RuntimeError("The server does not run.")
+        self._process.send_signal(number)
+
+
+class _PortTakenError(Exception):
+    """The port is taken; another may be tried."""
 
 
 def free_port(host: str = "127.0.0.1") -> int:

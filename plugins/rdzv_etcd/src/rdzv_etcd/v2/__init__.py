@@ -1,0 +1,1 @@
+"""The backend over etcd's old v2 API, for servers and scripts that have nothing newer."""

@@ -1,0 +1,127 @@
+"""The v3 backend keeps every law of the contract: on two versions, behind TLS, and behind a password."""
+
+from __future__ import annotations
+
+import shutil
+from urllib.parse import quote
+
+import pytest
+from rdzv_etcd import EtcdV3RendezvousBackend
+
+from rdzv_core.testing.conformance import CoordinationConformance, Power
+from rdzv_core.testing.proxy import FaultProxy
+
+
+class EtcdBackDoor:
+    """The API by hand, past the backend; a proxy in front of the server to spoil the backend's own calls."""
+
+    def __init__(self, raw, proxy):
+        self.raw = raw
+        self.proxy = proxy
+
+    def _run(self, run_id):
+        return f"rdzv/{quote(run_id, safe='')}/"
+
+    def read_register(self, run_id):
+        return self.raw.get(self._run(run_id) + "run/register")
+
+    def write_register(self, run_id, state):
+        self.raw.put(self._run(run_id) + "run/register", state)
+
+    def wipe(self, run_id):
+        self.raw.delete(self._run(run_id))
+
+    def snapshot(self):
+        """Stop the server, keep a copy of what is on its disk, and go on."""
+        self._restart(lambda data, copy: shutil.copytree(data, copy))
+
+    def roll_back(self):
+        """Go on from the copy: revisions are counted anew from there."""
+
+        def bring_back(data, copy):
+            shutil.rmtree(data)
+            shutil.move(copy, data)
+
+        self._restart(bring_back)
+
+    def _restart(self, change):
+        server = self.raw.server
+        server.kill()
+        change(server.folder / "data", server.folder / "copy")
+        server.start()
+
+    def cut(self):
+        self.proxy.refuse = True
+        self.proxy.cut()
+
+    def mend(self):
+        self.proxy.mend()
+
+    def lose_next_answer(self):
+        self.proxy.lose_replies(1)
+
+
+class EtcdLaws(CoordinationConformance):
+    powers = frozenset(Power)
+    ttl = 2.0  # etcd makes no shorter lease
+    notice = 1.0
+
+    @pytest.fixture
+    def server(self):
+        raise NotImplementedError
+
+    @pytest.fixture
+    def proxy(self, server):
+        with FaultProxy(server.host, server.port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def back_door(self, server, proxy, make_raw):
+        return EtcdBackDoor(make_raw(server), proxy)
+
+    @pytest.fixture
+    def make_backend(self, proxy):
+        return lambda run_id: EtcdV3RendezvousBackend.connect(proxy.endpoint, run_id)
+
+
+@pytest.mark.needs_etcd_server
+class TestOnEtcd34(EtcdLaws):
+    @pytest.fixture
+    def server(self, etcd34):
+        return etcd34
+
+
+class TestOnEtcd35(EtcdLaws):
+    @pytest.fixture
+    def server(self, etcd35):
+        return etcd35
+
+
+# A connection that is reset before the TLS handshake: CPython leaves that socket to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+class TestBehindTls(EtcdLaws):
+    @pytest.fixture
+    def server(self, tls_etcd):
+        return tls_etcd
+
+    @pytest.fixture
+    def back_door(self, server, proxy, make_raw, certificates):
+        return EtcdBackDoor(make_raw(server, context=certificates.context), proxy)
+
+    @pytest.fixture
+    def make_backend(self, proxy, certificates):
+        return lambda run_id: EtcdV3RendezvousBackend.connect(f"https://{proxy.endpoint}", run_id, certificates.options)
+
+
+class TestBehindAPassword(EtcdLaws):
+    @pytest.fixture
+    def server(self, guarded_etcd):
+        return guarded_etcd
+
+    @pytest.fixture
+    def back_door(self, server, proxy, make_raw):
+        return EtcdBackDoor(make_raw(server, password="root"), proxy)
+
+    @pytest.fixture
+    def make_backend(self, proxy, trainer):
+        return lambda run_id: EtcdV3RendezvousBackend.connect(f"http://{trainer}@{proxy.endpoint}", run_id)
