@@ -327,4 +327,6 @@ def test_without_a_certificate_the_door_stays_shut(connect, guarded_redis, certi
 
 def test_a_server_that_we_do_not_trust(connect, guarded_redis, trainer):
     backend = connect(f"rediss://{trainer}@{guarded_redis.host}:{guarded_redis.port}", read_timeout=0.5)
-    assert "certificate verify failed" in str(fails(backend.get_state, within=2))
+    error = str(fails(backend.get_state, within=2))
+    assert "certificate verify failed" in error
+    assert "see the options ssl_ca_certs" in error

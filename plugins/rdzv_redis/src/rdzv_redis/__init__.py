@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .backend import RedisRendezvousBackend
 from .options import REDIS_OPTIONS
+from .tools import runs
 
 if TYPE_CHECKING:
     from rdzv_core.api import RendezvousHandler, RendezvousParameters
@@ -25,6 +26,7 @@ __all__ = [
     "RedisStore",
     "create_backend",
     "create_handler",
+    "runs",
 ]
 
 __version__ = "0.1.0"

@@ -113,8 +113,9 @@ class RedisRendezvousBackend(CoordinationBackend):
             (bytes(state), expected, secrets.token_urlsafe(9)),
             writes=True,
         )
-        did = bool(reply[0])
-        if not did and attempt.unsure:
+        if reply[0]:
+            return bytes(state), reply[1].decode(), True
+        if attempt.unsure:
             raise RendezvousConnectionError(
                 f"The answer to writing the register of run {self._run_id!r} was lost, and when Redis at "
                 f"{self._link.target} was asked again, the register held another write. Ours may have been there in "
@@ -125,7 +126,7 @@ class RedisRendezvousBackend(CoordinationBackend):
             )
         if len(reply) == 1:
             return None
-        return reply[2], reply[1].decode(), did
+        return reply[2], reply[1].decode("ascii", "replace"), False
 
     def wait_state(self, token: Token | None, timeout: float) -> tuple[bytes, Token] | None:
         """Block until the register's token differs. No command while it waits.

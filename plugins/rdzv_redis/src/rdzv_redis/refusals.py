@@ -179,7 +179,10 @@ def _broken_off(attempt: Attempt, error: Exception, again: bool) -> Exception:
         return RetryableError()
     if not attempt.in_flight and not attempt.unsure:
         said = f"Could not {attempt.what}: Redis at {attempt.where} was not reached ({error}). "
-        advice = "Check that a server runs there, that this node may reach it, and that TLS is on at both ends or none."
+        if "certificate" in str(error).lower():
+            advice = "The certificates do not fit: see the options ssl_ca_certs, ssl_certfile and ssl_check_hostname."
+        else:
+            advice = "Does a server run there, may this node reach it, and is TLS on at both ends or at none?"
     elif attempt.maybe_applied:
         said = f"Lost the answer when asking Redis at {attempt.where} to {attempt.what} ({error}). "
         advice = "It may have been done all the same: read again before you decide."
