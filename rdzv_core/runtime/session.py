@@ -300,7 +300,7 @@ class Session:
         answer = yield call
         if self._outage_since is not None:
             outage = self._clock.monotonic() - self._outage_since
-            self._outage_since = None
+            self._outage_since = self.failure = None
             self._read_soon(0.0)
             self.journal.note(f"the store answers again after {outage:.1f} s")
             self.emit(StoreBack(outage=outage, **self._about))
@@ -685,7 +685,7 @@ class Session:
                 **self._about,
             )
         )
-        joining.join.promise.set_result(Joined(seat, self._address, message.store))
+        _resolve(joining.join.promise, Joined(seat, self._address, message.store))
 
     def _give_up(self, answer: GiveUp) -> Steps:
         self._leave_round(answer.round, answer.why)
