@@ -15,6 +15,7 @@ import redis
 from rdzv_redis import server as module
 from rdzv_redis.server import RedisServer, find_binary
 
+from rdzv_core import servers
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.servers import DevServer
 from rdzv_core.testing.conformance import Waiting, eventually
@@ -93,7 +94,7 @@ def test_start_stop_start(valkey):
         assert ping(server)
         assert server.get_endpoint() == server.endpoint == f"{server.get_host()}:{server.get_port()}"
         assert server.port < 55536
-        pid, folder = server.pid, server._folder
+        pid, folder = server.pid, server.folder
         server.start()
         assert server.pid == pid
     assert server.pid is None
@@ -143,8 +144,8 @@ def test_a_taken_port_is_one_sentence(valkey):
 
 def test_a_free_port_that_was_taken_meanwhile_is_replaced(valkey, monkeypatch):
     offered = iter([valkey.port, valkey.port])
-    plain = module.free_port
-    monkeypatch.setattr(module, "free_port", lambda host: next(offered, None) or plain(host))
+    plain = servers.free_port
+    monkeypatch.setattr(servers, "free_port", lambda host: next(offered, None) or plain(host))
     with RedisServer(binary=valkey.binary) as server:
         assert server.port != valkey.port
         assert ping(server)
@@ -155,15 +156,17 @@ def test_a_program_that_ends_at_once_is_quoted(tmp_path):
     server = RedisServer(binary=program(tmp_path, "odd"))
     with pytest.raises(RendezvousConnectionError, match=r"ended at once\. It said: no thank you"):
         server.start()
-    assert server._folder is None
+    assert server.folder is None
 
 
 def test_a_password_is_asked_for_and_not_shown(valkey):
-    with RedisServer(binary=valkey.binary, password="s3cret/w0rd") as server:
-        assert server.endpoint == f"redis://:s3cret%2Fw0rd@127.0.0.1:{server.port}"
+    password = 's3cret/"w\\0rd'
+    with RedisServer(binary=valkey.binary, password=password) as server:
+        assert server.endpoint == f"redis://:s3cret%2F%22w%5C0rd@127.0.0.1:{server.port}"
+        assert b"s3cret" not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
         with pytest.raises(redis.AuthenticationError):
             ping(server)
-        assert ping(server, password="s3cret/w0rd")
+        assert ping(server, password=password)
     with pytest.raises(RendezvousConnectionError) as failure:
         RedisServer(
             binary=valkey.binary, password="s3cret w0rd", arguments=["--no-such-setting", "s3cret w0rd"]
