@@ -108,7 +108,7 @@ class Runner:
                 return
             self._started = True
         self._thread("session", self._run)
-        self._thread("register", self._watch_state)
+        self._thread("register", self._watch, "register", self._watch_state)
 
     def join(self, timeout: float) -> bool:
         """Wait until the session is over; returns whether it is."""
@@ -179,6 +179,16 @@ class Runner:
 
     # --- watchers and side tasks -------------------------------------------------------------------------
 
+    def _watch(self, what: str, watcher: Callable[..., None], *args: Any) -> None:
+        try:
+            watcher(*args)
+        except Exception:
+            logger.exception(
+                "The watcher of the %s ended by a fault of its own; this node hears of changes with its next sign of "
+                "life now. Please report it.",
+                what,
+            )
+
     def _watch_state(self) -> None:
         token: Any = None
         nudged_at = 0.0
@@ -204,7 +214,7 @@ class Runner:
         self._leads.set()
         if not self._watches_roster:
             self._watches_roster = True
-            self._thread("roster", self._follow_roster, order.roster)
+            self._thread("roster", self._watch, "roster", self._follow_roster, order.roster)
 
     def _follow_roster(self, roster: Roster | None) -> None:
         while not self._ended.is_set():

@@ -261,8 +261,9 @@ class Session:
         while self._closes:
             yield from self._close(self._closes[0][0])
             self._closes.popleft()
-        if self._joining is not None and self._clock.monotonic() >= self._joining.due(self._clock.monotonic()):
-            yield from self._run_out(self._joining)
+        if self._joining is not None and self._pending is None:  # with a seat it is bootstrap_timeout that counts
+            if self._clock.monotonic() >= self._joining.due(self._clock.monotonic()):
+                yield from self._run_out(self._joining)
         if self._leading is not None and self._lead_is_due():
             yield from self._lead(self._leading)
 
@@ -276,7 +277,7 @@ class Session:
         if self._announced:
             times.append(self._pulse_at)
         if self._joining is not None:
-            if self._joining.spare_since is None:
+            if self._joining.spare_since is None and self._pending is None:
                 times.append(self._joining.deadline)
             times.append(self._page_wake_at())
             times.append(self._steady_at())
@@ -794,6 +795,7 @@ class Session:
                 _resolve(close.promise, False)
                 return
             if register is not None and register.closed is not None:
+                yield from self._react()  # before this node goes, it tells its own watchers too
                 _resolve(close.promise, True)
                 return
             yield from self._write(self._closed(register, close))
@@ -840,21 +842,32 @@ class Session:
         self._parting = self._must_announce = False
 
     def _run_out(self, joining: _Joining) -> Steps:
-        """The join has run out of time: withdraw, look once more, and only then give up (rule 9)."""
+        """The join has run out of time: look, withdraw, look once more, and only then give up (rule 9).
+
+        The first look spares the others a member that seems to leave; only the second one can be relied on.
+        """
         records = yield from self._who_is_there()
+        if (yield from self._find_seat(joining)):
+            return
         yield from self._part()
+        if (yield from self._find_seat(joining)):
+            self._must_announce = True
+            return
+        self._fail_join(RendezvousTimeoutError(self._timeout_text(joining, records)))
+
+    def _find_seat(self, joining: _Joining) -> Steps:
+        """Look whether a round lists this node by now; if so, give it the time to go into it."""
         yield from self._read()
         register = self._stored
-        if register is not None and register.round > self._left and register.closed is None and not register.lost:
-            data = yield from self._call(
-                Call("page", (register.round_id, page_index(self._identity.node_id, page_count(register.world))))
-            )
-            if data is not None and self._identity.node_id in decode_page(data).ranks:
-                self.journal.note("was seated at the last moment; goes on")
-                joining.deadline = self._clock.monotonic() + self._settings.bootstrap_timeout
-                self._must_announce = True
-                return
-        self._fail_join(RendezvousTimeoutError(self._timeout_text(joining, records)))
+        if register is None or register.round <= self._left or register.closed is not None or register.lost:
+            return False
+        index = page_index(self._identity.node_id, page_count(register.world))
+        data = yield from self._call(Call("page", (register.round_id, index)))
+        if data is None or self._identity.node_id not in decode_page(data).ranks:
+            return False
+        self.journal.note("was seated at the last moment; goes on")
+        joining.deadline = self._clock.monotonic() + self._settings.bootstrap_timeout
+        return True
 
     def _who_is_there(self) -> Steps:
         if self._leading is not None:

@@ -1,0 +1,187 @@
+"""What a node bears, and what it says when it can bear it no longer."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import pytest
+
+from rdzv_core.errors import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from rdzv_core.events import RegisterRepublished, StoreBack, StoreLost
+from tests.runtime.party import BRISK, RUN, SOON, Guest, Party
+
+
+def about(guest: Guest, error: RendezvousError) -> None:
+    """Every error of a join says whom it happened to, and how it came to that."""
+    assert (error.run_id, error.node_id, error.backend) == (RUN, guest.handler.node_id, "memory")
+    assert error.story
+    assert str(error).startswith(error.message)
+    assert str(error).endswith(error.message)
+    assert "The last decisions were:" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), again.__dict__) == (str(error), error.__dict__)
+
+
+def test_a_job_bears_an_outage_without_a_restart(party: Party):
+    guests = [party.guest(1, 2, options=BRISK) for _ in range(2)]
+    party.meet(*guests)
+    revision = party.register.revision
+    party.store.cut()
+    for guest in guests:
+        assert "cut off" in guest.event(StoreLost).error
+    assert [guest.handler.num_nodes_waiting() for guest in guests] == [0, 0]
+    party.store.mend()
+    for guest in guests:
+        assert guest.event(StoreBack).outage > 0
+    party.until("both are known again", lambda: len(party.records) == 2)
+    assert [guest.handler.num_nodes_waiting() for guest in guests] == [0, 0]
+    assert party.register.revision == revision
+
+
+def test_a_job_bears_a_store_that_has_lost_everything(party: Party):
+    guests = [party.guest(1, 2, options=BRISK) for _ in range(2)]
+    party.meet(*guests)
+    before = party.register
+    party.store.wipe()
+    party.until("the register is back", lambda: party.register is not None)
+    party.until("both are known again", lambda: len(party.records) == 2)
+    after = party.register
+    assert (after.life, after.round_id, after.bootstrap) == (before.life, before.round_id, before.bootstrap)
+    assert [guest.handler.num_nodes_waiting() for guest in guests] == [0, 0]
+    assert any(isinstance(event, RegisterRepublished) for guest in guests for event in guest.events)
+
+
+def test_beyond_the_outage_timeout_the_whole_story_is_told(party: Party):
+    guest = party.guest(1, 1, options=BRISK, store_outage_timeout=0.5)
+    party.meet(guest)
+    party.store.cut()
+
+    def told() -> RendezvousError | None:
+        try:
+            assert guest.handler.num_nodes_waiting() == 0
+        except RendezvousError as error:
+            return error
+        return None
+
+    error = party.until("it raises", told)
+    assert isinstance(error, RendezvousConnectionError)
+    assert "has not answered for" in error.message
+    assert "longer than store_outage_timeout; the last cause: The store is cut off" in error.message
+    assert any("in round 1 as rank 0 of 1" in line for line in error.story)
+    assert any("the store does not answer" in line for line in error.story)
+    about(guest, error)
+
+
+def test_a_join_ends_when_the_store_was_never_reached(party: Party):
+    party.store.cut()
+    guest = party.guest(1, 1, join=0.5)
+    with pytest.raises(RendezvousConnectionError) as told:
+        guest.handler.next_rendezvous()
+    assert "The store of run 'job-7' (backend 'memory') could not be reached in 0 s and " in told.value.message.replace(
+        " in 1 s", " in 0 s"
+    )
+    assert "attempts; the last cause: The store is cut off" in told.value.message
+    about(guest, told.value)
+
+
+def test_a_store_that_comes_late_is_waited_for(party: Party):
+    party.store.cut()
+    guest = party.guest(1, 1, last_call_timeout=0.1)
+    joining = guest.joins()
+    guest.event(StoreLost)
+    party.store.mend()
+    assert joining.result(within=SOON).world_size == 1
+
+
+def test_what_cannot_get_better_ends_the_join_at_once(party: Party):
+    guest = party.guest(1, 1, join=600.0)
+    guest.line.cut = guest.line.permanent = True
+    began = time.monotonic()
+    with pytest.raises(RendezvousConnectionError, match="The cable is cut") as told:
+        guest.handler.next_rendezvous()
+    assert time.monotonic() - began < 60
+    assert told.value.permanent
+    about(guest, told.value)
+
+
+def test_after_an_outage_a_request_has_its_own_deadline(party: Party):
+    guest = party.guest(1, 1, close_timeout=0.3)
+    party.meet(guest)
+    party.store.cut()
+    for call in (guest.handler.set_closed, guest.handler.is_closed):
+        with pytest.raises(RendezvousConnectionError, match="could not be reached") as told:
+            call()
+        about(guest, told.value)
+    assert party.register.closed is None
+
+
+def test_an_answer_that_was_lost_is_no_second_close(party: Party):
+    guest = party.guest(1, 1)
+    party.meet(guest)
+    party.store.lose_answers(1)
+    guest.handler.set_closed()
+    assert party.register.closed.by == guest.handler.node_id
+
+
+def test_foreign_bytes_end_the_join_with_a_sentence(party: Party):
+    party.store.poke(RUN, b"\x80\x04\x95 a pickle")
+    guest = party.guest(1, 1)
+    with pytest.raises(RendezvousStateError, match="The register in the store cannot be read") as told:
+        guest.handler.next_rendezvous()
+    about(guest, told.value)
+
+
+def test_other_rules_name_both_sets(party: Party):
+    party.meet(party.guest(1, 1))
+    other = party.guest(2, 4)
+    with pytest.raises(RendezvousStateError) as told:
+        other.handler.next_rendezvous()
+    assert "(nodes 1:1, keep-alive every 5 s, dead after 15 s)" in told.value.message
+    assert "(nodes 2:4, keep-alive every 5 s, dead after 15 s)" in told.value.message
+    assert "same --nnodes and keep-alive options, or use another run id" in told.value.message
+    about(other, told.value)
+    party.until("it has withdrawn", lambda: other.handler.node_id not in party.records)
+
+
+def test_a_name_that_nobody_could_read_is_the_error_of_its_node(party: Party):
+    guest = party.guest(1, 1, "x" * 300)
+    with pytest.raises(RendezvousStateError, match="could not be read by the others") as told:
+        guest.handler.next_rendezvous()
+    about(guest, told.value)
+    assert party.meet(party.guest(1, 1, last_call_timeout=0.1))[0].world_size == 1
+
+
+def test_a_join_timeout_tells_its_story(party: Party):
+    guest = party.guest(2, 2, join=0.3)
+    with pytest.raises(RendezvousTimeoutError) as told:
+        guest.handler.next_rendezvous()
+    about(guest, told.value)
+
+
+def test_a_fault_of_ours_is_told_to_whoever_waits_and_to_whoever_comes_later(party: Party, caplog, monkeypatch):
+    guest = party.guest(1, 1)
+    monkeypatch.setattr(guest.line, "announce", lambda *args: None)
+    for call in (guest.handler.next_rendezvous, guest.handler.next_rendezvous, guest.handler.is_closed):
+        with pytest.raises(RendezvousError, match="ended by a fault of rdzv-core: TypeError: ") as told:
+            call()
+        assert type(told.value) is RendezvousError
+    with pytest.raises(RendezvousError, match="ended by a fault"):
+        guest.handler.num_nodes_waiting()
+    assert "ended by a fault of its own" in caplog.text
+
+
+def test_a_watcher_that_breaks_is_told_and_the_node_goes_on(party: Party, caplog, monkeypatch):
+    """It then hears of changes with its next sign of life."""
+    guests = [party.guest(2, 2, keep_alive_interval=0.5) for _ in range(2)]
+    monkeypatch.setattr(guests[1].line, "wait_state", lambda: None)
+    assert {info.world_size for info in party.meet(*guests)} == {2}
+    guests[0].handler.leave("gone")
+    party.until("the other is told", lambda: guests[1].handler.num_nodes_waiting() == 1)
+    assert "The watcher of the register ended by a fault of its own" in caplog.text
