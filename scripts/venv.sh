@@ -80,7 +80,10 @@ else
 fi
 set -- "$@" -e "$here"
 for plugin in "$here"/plugins/*/pyproject.toml; do
-    [ ! -f "$plugin" ] || set -- "$@" -e "$(dirname "$plugin")"
+    [ -f "$plugin" ] || continue
+    # Without torch a plugin that requires it stays out: pip would fetch torch for it.
+    [ "$torch" = yes ] || ! grep -q '^ *"torch' "$plugin" || continue
+    set -- "$@" -e "$(dirname "$plugin")"
 done
 pip install "$@" || stop "pip could not install what requirements/ names; its own words are above."
 say "ready"

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,12 @@ def server(backend: str, port: int) -> Iterator[Any]:
         running.stop()
 
 
+def launcher_name(backend: str) -> str:
+    """What torchrun calls a backend of ours: torch keeps some names to itself, and ours then begins with ``rdzv-``."""
+    names = {point.name for point in entry_points(group="torchrun.handlers")}
+    return f"rdzv-{backend}" if f"rdzv-{backend}" in names else backend
+
+
 def main() -> int:
     """Run the demo; 0 if all went as told."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -217,7 +224,7 @@ def main() -> int:
                     "--nnodes=2:4",
                     "--nproc-per-node=1",
                     "--max-restarts=3",
-                    f"--rdzv-backend={arguments.backend}",
+                    f"--rdzv-backend={launcher_name(arguments.backend)}",
                     f"--rdzv-endpoint={running.endpoint}",
                     f"--rdzv-id=demo-{folder.name}",
                     "--rdzv-conf=" + ",".join(f"{name}={value}" for name, value in OPTIONS.items()),
