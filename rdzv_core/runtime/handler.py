@@ -88,7 +88,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self.options = options
         self._before_join: Callable[[str, str], str | None] | None = None
         self._joined_well = False
-        self._finalizer = weakref.finalize(self, _withdraw_at_exit, runner, os.getpid())
+        self._finalizer = weakref.finalize(self, _withdraw_at_exit, runner)
         self._finalizer.atexit = False
         _runners.add(runner)
 
@@ -256,7 +256,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         ``next_rendezvous()`` raised. Never raises.
         """
         timeout = self._close_timeout if timeout is None else timeout
-        if not self._runner.started or self._runner.ended:
+        if not self._runner.started or self._runner.ended or not self._runner.here:
             return True
         well = True
         if close and self._joined_well and self._session.left_behind is None:
@@ -268,7 +268,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def leave(self, reason: str, timeout: float = LEAVE_SECONDS) -> bool:
         """Withdraw this node, and end the session; the run goes on. Returns whether the store was told in time."""
-        if not self._runner.started:
+        if not self._runner.started or not self._runner.here:
             return True
         self.post_leave(reason, timeout)
         ended = self._runner.join(timeout + SLACK_SECONDS)
@@ -303,6 +303,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _ask(self, message: Callable[[Future[Any]], Any], timeout: float | None) -> Any:
         self._runner.start()
+        if not self._runner.here:
+            raise RendezvousError(
+                f"This handler of run '{self._settings.run_id}' lives in the process that made it, not in this child of "
+                f"fork(); make a handler here, or hand on what the parent's returned.",
+                run_id=self._settings.run_id,
+                node_id=self.node_id,
+                backend=self._backend_name,
+            )
         promise: Future[Any] = Future()
         self._runner.post(message(promise))
         try:
@@ -433,16 +441,16 @@ def _nobody(event: Event) -> None:
 _runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
-def _withdraw_at_exit(runner: Runner, pid: int) -> None:
+def _withdraw_at_exit(runner: Runner) -> None:
     """Withdraw a node whose handler is gone. In a child of fork() there is nobody of ours to withdraw."""
-    if os.getpid() != pid or not runner.started or runner.ended:
+    if not runner.here or not runner.started or runner.ended:
         return
     runner.post(Leave("its handler was dropped", LEAVE_SECONDS, Future()))
 
 
 @atexit.register
 def _withdraw_all() -> None:
-    waiting = [r for r in _runners if r.pid == os.getpid() and r.started and not r.ended]
+    waiting = [r for r in _runners if r.here and r.started and not r.ended]
     for runner in waiting:
         runner.post(Leave("its process ended", LEAVE_SECONDS, Future()))
     for runner in waiting:

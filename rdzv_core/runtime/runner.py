@@ -70,7 +70,7 @@ class Runner:
         clock: Clock,
     ) -> None:
         self.session = session
-        self.pid = os.getpid()
+        self._pid = os.getpid()
         self._backend = backend
         self._stores = stores
         self._clock = clock
@@ -86,6 +86,11 @@ class Runner:
     def started(self) -> bool:
         """The threads have been started."""
         return self._started
+
+    @property
+    def here(self) -> bool:
+        """The threads are in this process, or will be. A child that fork() made has none of them."""
+        return not self._started or os.getpid() == self._pid
 
     @property
     def ended(self) -> bool:
@@ -107,6 +112,7 @@ class Runner:
             if self._started:
                 return
             self._started = True
+            self._pid = os.getpid()
         self._thread("session", self._run)
         self._thread("register", self._watch, "register", self._watch_state)
 
