@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Any
 
 from rdzv_core.api import (
@@ -148,7 +148,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             _identity(node_id, addr, values),
             _session_settings(run_id, backend.name, min_nodes, max_nodes, values),
             clock=clock,
-            chance=SystemRandom(),
+            chance=Random(SystemRandom().getrandbits(128)),  # its own: a fork would share the global one
             emit=_nobody,
         )
         if stores is None:
