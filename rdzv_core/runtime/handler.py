@@ -305,8 +305,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._runner.start()
         if not self._runner.here:
             raise RendezvousError(
-                f"This handler of run '{self._settings.run_id}' lives in the process that made it, not in this child of "
-                f"fork(); make a handler here, or hand on what the parent's returned.",
+                f"This handler of run '{self._settings.run_id}' lives in the process that made it, not in this child "
+                f"of fork(); make a handler here, or hand on what the parent's returned.",
                 run_id=self._settings.run_id,
                 node_id=self.node_id,
                 backend=self._backend_name,

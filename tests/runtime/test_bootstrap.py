@@ -1,0 +1,218 @@
+"""Rank 0's store: a new one for each round, at an address that the others can reach."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.machine.follow import Seat
+from rdzv_core.machine.register import Bootstrap
+from rdzv_core.runtime.bootstrap import TCPBootstrap, shares_agent_store
+from rdzv_core.runtime.localhost import check_own_address, own_address
+from tests.runtime.party import PATIENT, RUN, SOON, Party
+
+HERE = "127.0.0.1"
+
+
+def seat(number: int, rank: int = 0) -> Seat:
+    return Seat(life="life", round=number, round_id=f"id-{number}", rank=rank, world=2)
+
+
+def tcp(run_id: str = RUN, local_addr: str = HERE, store: Any = None) -> TCPBootstrap:
+    return TCPBootstrap(run_id=run_id, local_addr=local_addr, timeout=5.0, store=store)
+
+
+@pytest.fixture
+def rank0() -> Iterator[TCPBootstrap]:
+    stores = tcp()
+    yield stores
+    stores.close()
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HERE, port)) == 0
+
+
+# --- TCPStores ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs_torch
+def test_members_of_a_round_share_what_they_write(rank0: TCPBootstrap):
+    address = rank0.host(seat(1))
+    mine, theirs = rank0.connect(seat(1), address), tcp().connect(seat(1, rank=1), address)
+    theirs.set("key", "value")
+    assert mine.get("key") == b"value"
+    assert mine.timeout == timedelta(seconds=5)
+
+
+@pytest.mark.needs_torch
+def test_each_round_has_a_new_server_also_when_rank_0_stays(rank0: TCPBootstrap):
+    """torch's c10d keeps it: restarted workers then meet the keys of those before them, and hang."""
+    ports = []
+    for number in (1, 2):
+        address = rank0.host(seat(number))
+        store = rank0.connect(seat(number), address)
+        assert not store.check(["key"])
+        store.set("key", "old")
+        ports.append(address.port)
+    assert ports[0] != ports[1]
+    assert all(accepts(port) for port in ports), "workers of the last round may still be talking to it"
+
+
+@pytest.mark.needs_torch
+def test_a_server_lives_until_the_round_after_its_own_is_complete(rank0: TCPBootstrap):
+    ports = []
+    for number in (1, 2, 3):
+        address = rank0.host(seat(number))
+        rank0.connect(seat(number), address)
+        ports.append(address.port)
+    gc.collect()
+    assert [accepts(port) for port in ports] == [False, True, True]
+    rank0.close()
+    gc.collect()
+    assert not any(accepts(port) for port in ports)
+
+
+@pytest.mark.needs_torch
+def test_the_same_store_is_another_one_for_each_run_and_round():
+    from torch.distributed import HashStore
+
+    shared = HashStore()
+    first = tcp(store=shared).connect(seat(1), Bootstrap(addr=HERE, port=1))
+    first.set("key", "value")
+    again = Seat(life="life", round=1, round_id="another", rank=0, world=2)
+    for stores, place in (
+        (tcp(store=shared), seat(2)),
+        (tcp("job-8", store=shared), seat(1)),
+        (tcp(store=shared), again),
+    ):
+        assert not stores.connect(place, Bootstrap(addr=HERE, port=1)).check(["key"])
+    assert tcp(store=shared).connect(seat(1, rank=1), Bootstrap(addr=HERE, port=1)).check(["key"])
+
+
+@pytest.mark.needs_torch
+def test_a_store_of_the_callers_is_used_in_place_of_rank_0s(party: Party):
+    from torch.distributed import HashStore
+
+    shared = HashStore()
+    (info,) = party.meet(party.guest(1, 1, HERE, stores=tcp(store=shared)))
+    info.store.set("key", "value")
+    assert shared.num_keys() == 1
+
+
+@pytest.mark.needs_torch
+def test_handlers_meet_over_tcp_stores(party: Party):
+    guests = [party.guest(2, 2, HERE, stores=tcp()) for _ in range(2)]
+    ports = set()
+    for _ in range(2):
+        infos = party.meet(*guests)
+        assert not any(info.store.check(["key"]) for info in infos)
+        infos[0].store.set("key", "value")
+        assert infos[1].store.get("key") == b"value"
+        ports.add(infos[0].bootstrap_store_info.master_port)
+        assert infos[0].bootstrap_store_info.master_addr == HERE
+    assert len(ports) == 2
+
+
+@pytest.mark.needs_torch
+def test_workers_may_be_told_to_open_a_store_of_their_own(party: Party, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    guests = [party.guest(2, 2, HERE, stores=tcp()) for _ in range(2)]
+    infos = party.meet(*guests)
+    told = {(i.bootstrap_store_info.master_addr, i.bootstrap_store_info.master_port) for i in infos}
+    assert len(told) == 1, "all learn the same"
+    ((_, port),) = told
+    assert port != party.register.bootstrap.port
+    assert not guests[0].handler.use_agent_store
+
+
+@pytest.mark.parametrize(("said", "shares"), [(None, True), ("0", True), ("", True), ("true", True), ("1", False)])
+def test_use_agent_store_follows_torchs_switch(party: Party, monkeypatch: pytest.MonkeyPatch, said, shares):
+    monkeypatch.delenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", raising=False)
+    if said is not None:
+        monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", said)
+    assert shares_agent_store() is shares
+    assert party.guest(1, 1).handler.use_agent_store is shares
+
+
+def test_without_torch_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch.distributed", None)
+    with pytest.raises(RendezvousConnectionError, match=r'pip install "rdzv-core\[torch\]"') as told:
+        tcp().host(seat(1))
+    assert told.value.permanent
+
+
+# --- what this machine is called ------------------------------------------------------------------------------
+
+
+def test_a_local_addr_that_is_not_ours_is_refused_in_one_sentence(party: Party):
+    """torch's store would take seconds to say so, in thirty lines."""
+    guest = party.guest(1, 1, "192.0.2.1", stores=tcp(local_addr="192.0.2.1"))
+    with pytest.raises(RendezvousConnectionError) as told:
+        guest.joins().result(within=SOON)
+    assert told.value.message.startswith("This machine cannot listen at its own address '192.0.2.1' (")
+    assert "Give --local-addr an address of one of this machine's interfaces." in told.value.message
+    assert told.value.permanent
+
+
+@pytest.mark.parametrize("address", [HERE, "127.0.0.2", "localhost"])
+def test_our_own_addresses_are_ours(address: str):
+    check_own_address(address)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "no such name.invalid", ""])
+def test_other_addresses_are_not(address: str, monkeypatch: pytest.MonkeyPatch):
+    def resolve(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host == "192.0.2.1":
+            return real(host, *args, **kwargs)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(ValueError, match=f"cannot listen at its own address '{address}'"):
+        check_own_address(address)
+
+
+def test_the_own_address_is_the_one_that_leads_to_the_store():
+    assert own_address([(HERE, 6379)]) == HERE
+    assert own_address([("127.0.0.9", 0)]) == HERE
+
+
+def test_the_own_address_is_loopback_if_nothing_is_known_or_reached(monkeypatch: pytest.MonkeyPatch):
+    assert own_address([]) == HERE
+
+    def no_dns(*args: Any, **kwargs: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_dns)
+    assert own_address([("zeta.example", 6379), ("alpha.example", 6379)]) == HERE
+
+
+def test_the_second_host_is_asked_if_the_first_is_not_known(monkeypatch: pytest.MonkeyPatch):
+    def resolve(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host == "zeta.example":
+            raise socket.gaierror(-2, "Name or service not known")
+        return real(HERE, *args, **kwargs)
+
+    real = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert own_address([("zeta.example", 6379), ("alpha.example", 6379)]) == HERE
+
+
+def test_no_name_of_this_machine_is_looked_up(party: Party, monkeypatch: pytest.MonkeyPatch):
+    """A fully qualified name may take seconds to find, and may not be known to the others."""
+
+    def slow(*args: Any) -> str:
+        raise AssertionError("asked DNS for a name")
+
+    for name in ("getfqdn", "gethostname", "gethostbyname", "gethostbyaddr", "getnameinfo"):
+        monkeypatch.setattr(socket, name, slow)
+    guest = party.guest(1, 1, options=PATIENT)
+    assert party.meet(guest)[0].world_size == 1
