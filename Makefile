@@ -13,8 +13,8 @@ PYTEST := $(RUN) -m pytest
 SPREAD := -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check redis-server dist clean FORCE \
-    test-pure test-simulated test-memory test-servers test-torchrun chaos
+.PHONY: help venv demo test check servers dist clean FORCE \
+    test-pure test-simulated test-memory test-servers test-torchrun test-dist chaos
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ venv: $(STAMP) ## Make .venv: the core, the plugins, torch, and all that tests a
 demo: venv ## Train on three nodes, kill one, watch the others go on and a new one come in
 	@$(RUN) examples/demo/run.py --backend $(BACKEND) $(ARGS)
 
-test: check redis-server ## All that CI runs: the checks, then every ring up to torchrun
+test: check servers ## All that CI runs: the checks, then every ring but chaos
 	$(PYTEST) $(SPREAD) -m "not chaos" $(ARGS)
 
 check: venv ## Lint, format, types, floors, texts; seconds
@@ -50,10 +50,11 @@ check: venv ## Lint, format, types, floors, texts; seconds
 
 # The rings, cheapest first.
 PURE := tests/api tests/hooks tests/machine tests/registry tests/repo tests/wire
-SIMULATED := tests/simulated tests/scenarios
-MEMORY := tests/conformance tests/runtime
-SERVERS := plugins
+SIMULATED := tests/simulated
+MEMORY := tests/conformance tests/runtime tests/testing
+SERVERS := tests/servers plugins
 TORCHRUN := tests/torchrun tests/demo
+DIST := tests/dist
 
 test-pure: venv ## Ring 1: functions and values
 	$(PYTEST) $(wildcard $(PURE)) $(ARGS)
@@ -64,17 +65,20 @@ test-simulated: venv ## Ring 2: many nodes under one virtual clock, with faults 
 test-memory: venv ## Ring 3: sessions, handlers and the conformance laws against the backend in memory
 	$(PYTEST) $(SPREAD) $(wildcard $(MEMORY)) $(ARGS)
 
-test-servers: venv redis-server ## Ring 4: backends against real servers
+test-servers: venv servers ## Ring 4: backends against real servers
 	$(PYTEST) $(SPREAD) $(wildcard $(SERVERS)) $(ARGS)
 
 test-torchrun: venv ## Ring 5: real launchers and workers
 	$(PYTEST) $(SPREAD) $(wildcard $(TORCHRUN)) $(ARGS)
 
-chaos: venv redis-server ## Ring 6, apart: kill -9, SIGSTOP and cut connections, for minutes
-	$(PYTEST) -m chaos $(ARGS)
+test-dist: venv ## Ring 6: the distributions, built and installed into fresh environments
+	$(PYTEST) $(wildcard $(DIST)) $(ARGS)
 
-redis-server:
-	@sh scripts/redis-server.sh
+chaos: venv servers ## Apart: kill -9, SIGSTOP and cut connections, for minutes
+	$(PYTEST) -m chaos --timeout 1800 $(ARGS)
+
+servers:
+	@sh scripts/servers.sh
 
 dist: venv ## Build the distributions, core and plugins, from the tracked files into dist/
 	@sh scripts/dist.sh $(RUN) dist

@@ -96,6 +96,14 @@ def test_make_verbs_that_texts_speak_of_exist():
     assert not unknown, "\n".join(unknown)
 
 
+def test_every_folder_of_tests_is_in_one_ring():
+    rings = re.findall(r"^[A-Z]+ := (.*(?:tests|plugins)\b.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    listed = [folder for ring in rings for folder in ring.split() if folder != "plugins"]
+    folders = {"/".join(name.split("/")[:2]) for name in tracked_texts() if re.match(r"tests/\w+/", name)}
+    assert not folders - set(listed), "these are in no ring of the Makefile"
+    assert len(listed) == len(set(listed)), "a folder is in one ring only"
+
+
 def test_the_changelog_knows_the_version_and_what_is_coming():
     changelog = (ROOT / "CHANGELOG.md").read_text()
     version = project(ROOT)["version"]

@@ -38,6 +38,14 @@ def redis_binary() -> Path:
     return Path(found)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs Debian's server, so that it is left out, and counted, where there is none."""
+    for item in items:
+        if {"debian_redis", "guarded_redis"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("needs_redis_server")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Certificates:
     ca: Path
