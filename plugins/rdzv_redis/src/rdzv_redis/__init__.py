@@ -1,6 +1,6 @@
 """The rendezvous of rdzv-core over a Redis or Valkey server.
 
-Nothing here imports the client library, or torch, before it is needed.
+Each name is fetched when it is first used: torch imports this package in every launcher, whatever its backend.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from .backend import RedisRendezvousBackend
-from .options import REDIS_OPTIONS
-from .tools import runs
-
 if TYPE_CHECKING:
     from rdzv_core.api import RendezvousHandler, RendezvousParameters
 
+    from .backend import RedisRendezvousBackend
     from .connection import Target
+    from .options import REDIS_OPTIONS
     from .server import RedisServer
     from .store import RedisStore
+    from .tools import runs
 
 __all__ = [
     "REDIS_OPTIONS",
@@ -32,16 +31,28 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+_HOMES = {
+    "REDIS_OPTIONS": "options",
+    "RedisRendezvousBackend": "backend",
+    "RedisServer": "server",
+    "RedisStore": "store",
+    "runs": "tools",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "RedisStore":
-        from .store import RedisStore
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return RedisStore
-    if name == "RedisServer":
-        from .server import RedisServer
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
 
-        return RedisServer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def create_backend(params: RendezvousParameters) -> tuple[RedisRendezvousBackend, None]:
@@ -53,6 +64,8 @@ def create_backend(params: RendezvousParameters) -> tuple[RedisRendezvousBackend
     Raises:
         ValueError: Endpoint or options are not understood; the sentence says which, and shows no password.
     """
+    from .backend import RedisRendezvousBackend
+
     return RedisRendezvousBackend(_target(params), params.run_id), None
 
 
@@ -64,6 +77,9 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     """
     from rdzv_core import create_handler as create
 
+    from .backend import RedisRendezvousBackend
+    from .options import REDIS_OPTIONS
+
     target = _target(params)
     backend = RedisRendezvousBackend(target, params.run_id)
     return create(None, backend, params, backend_options=REDIS_OPTIONS, endpoint=target.endpoint)
@@ -73,6 +89,7 @@ def _target(params: RendezvousParameters) -> Target:
     from rdzv_core.options import HANDLER_OPTIONS, read_options
 
     from .connection import target_of
+    from .options import REDIS_OPTIONS
 
     # Read all, so that a misspelt name is found; then ours alone.
     read_options(HANDLER_OPTIONS, REDIS_OPTIONS, config=params.config, environ=os.environ)
