@@ -1,6 +1,6 @@
 """The rendezvous of rdzv-core over torch's own stores: TCPStore, FileStore, and any other c10d store.
 
-Nothing here imports torch before a store is made.
+Each name is fetched when it is first used: torch imports this package in every launcher, whatever its backend.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from .backend import C10dRendezvousBackend
-from .options import C10D_OPTIONS
-
 if TYPE_CHECKING:
     from rdzv_core.api import RendezvousHandler, RendezvousParameters
     from rdzv_core.options import OptionValues
 
+    from .backend import C10dRendezvousBackend
     from .hosting import EndpointSource
+    from .options import C10D_OPTIONS
     from .server import C10dServer
     from .static import StaticTCPRendezvous
 
@@ -31,17 +30,27 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "C10D_OPTIONS": "options",
+    "C10dRendezvousBackend": "backend",
+    "C10dServer": "server",
+    "StaticTCPRendezvous": "static",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "C10dServer":
-        from .server import C10dServer
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return C10dServer
-    if name == "StaticTCPRendezvous":
-        from .static import StaticTCPRendezvous
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
 
-        return StaticTCPRendezvous
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, Any]:
@@ -73,6 +82,8 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     """
     from rdzv_core import create_handler as create
 
+    from .options import C10D_OPTIONS
+
     options = _options(params)
     if options["store_type"] == "file":
         backend, _ = _over_file(params.endpoint, params.run_id)
@@ -96,6 +107,8 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
 def _options(params: RendezvousParameters) -> OptionValues:
     from rdzv_core.options import HANDLER_OPTIONS, read_options
 
+    from .options import C10D_OPTIONS
+
     return read_options(HANDLER_OPTIONS, C10D_OPTIONS, config=params.config, environ=os.environ)
 
 
@@ -114,6 +127,7 @@ def _over_source(source: EndpointSource, run_id: str, options: OptionValues) -> 
 
 
 def _over_file(endpoint: str, run_id: str) -> tuple[C10dRendezvousBackend, Any]:
+    from .backend import C10dRendezvousBackend
     from .files import open_file_store
 
     store = open_file_store(endpoint)
