@@ -1,18 +1,19 @@
 """Level 2 over a TCPStore, with what a TCPStore has: compare-and-set, counters, and waiting for a key to appear.
 
-Per node and round these are seven commands, whatever the number of nodes: four to announce (take a number in the log,
-write the slot, write the entry, read the board), and one each to be woken, to read the board, and to read a page. A
-sign of life is two. Only the leader reads more: the log's new entries, and all slots a few times per TTL.
+Per node and round these are eight commands, whatever the number of nodes: four to announce (take a number in the log,
+write the slot, write the entry, read the board), one to be woken and one to see why, one to read a page, and one to
+make sure of the register. A sign of life is two. Only the leader reads more: the log's new entries, and all slots some
+times per TTL.
 """
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from rdzv_core.backend import CoordinationBackend, Pulse, Roster, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
@@ -21,36 +22,23 @@ from .backend import C10dRendezvousBackend
 from .board import EMPTY, GROUPS_KEPT, Board, Seen, decode, encode, word
 from .keys import RunKeys
 from .link import Closed, Link
-from .roll import DEAD, LEFT, LIVE, Entry, Roll, Slot, decode_base, encode_base, void
+from .reader import Reader
+from .roll import LEFT, LIVE, Entry, Slot, void
 from .source import GivenStore, Source
-from .stores import fits
+from .stores import fits, peek, replace
 
 __all__ = ["CALL_TIMEOUT", "C10dCoordinationBackend"]
 
 CALL_TIMEOUT = 2.0
 """Seconds that one call may take."""
 
-LISTENS_PER_TTL = 4
-"""How often in the shortest TTL of any record the slots are read, by who wants to know the roster."""
-LONGEST_LISTEN = 0.5
-"""Seconds between two readings of the slots at most, so that a death is noticed within the second of the contract."""
-LISTEN_SHARE = 20
-"""A reading of the slots is followed by a pause of at least this many times as long."""
-
-BATCH = 512
-"""Keys that are asked for in one command."""
-ENTRIES_PER_NODE = 8
-"""The log is shortened when it has more entries than this for each node."""
-ENTRIES_LEAST = 512
-"""And more than this in all."""
-
 _PAGE = b"page "
-_Name = TypeVar("_Name", int, str)
+_NEWS = b"!"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sight:
-    """One read of the board: its bytes, and what they mean to me now."""
+    """One read of the board: its bytes, what they say, and what that means to me now."""
 
     stored: bytes | None
     raw: Board
@@ -87,19 +75,14 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
         self._link = Link(source, call_timeout)
         self._board_bell = self._link.bell()
         self._roll_bell = self._link.bell()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what was seen of the board
         self._seen = Seen()
         self._sight = _Sight(stored=None, raw=EMPTY, board=EMPTY)
+        self._silent_leader: tuple[str, str, float] | None = None
         self._slots: dict[str, tuple[Slot, bytes]] = {}
         self._beaten: dict[str, float] = {}
-        self._roll_lock = threading.Lock()
-        self._roll = Roll()
-        self._anchor: bytes | None = None
-        self._anchor_at = 0
-        self._dropped = 0
-        self._silent_leader: tuple[str, str, float] | None = None
-        self._listened = -math.inf
-        self._listening_took = 0.0
+        self._reading = threading.Lock()
+        self._reader = Reader(self._keys)
 
     def __repr__(self) -> str:
         return f"<C10dCoordinationBackend run {self._run_id!r} in {self._source.where}>"
@@ -108,7 +91,8 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
 
     def get_state(self) -> tuple[bytes, Token] | None:
         """Read the register. One command."""
-        return _content(self._look("read the register").board)
+        sight: _Sight = self._link.run("read the register", self._look)
+        return _content(sight.board)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """Write the register if it carries ``token``. One command, unless a leader renewed its lease meanwhile."""
@@ -117,17 +101,20 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
         def edit(board: Board) -> Board | None:
             return board.written(bytes(state), mine) if _same(board.token, token) else None
 
-        board = self._change("write the register", edit)
+        board: Board = self._link.run("write the register", lambda client: self._change(client, edit), writes=True)
         held = _content(board)
         return None if held is None else (*held, board.token == mine)
 
     def wait_state(self, token: Token | None, timeout: float) -> tuple[bytes, Token] | None:
-        """Block until the register's token differs. One command per wake-up, and one more to read."""
+        """Block until the register's token differs. Two commands per wake-up."""
         end = monotonic() + timeout
         given_up: int | None = None
+        sight: _Sight | None = None
         try:
             while True:
-                board = self._look("wait for the register").board
+                if sight is None:
+                    sight = self._link.run("wait for the register", self._look)
+                board = sight.board
                 if not _same(board.token, token):
                     return _content(board)
                 if given_up not in (None, board.leases_given_up):
@@ -136,7 +123,7 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
                 left = end - monotonic()
                 if left <= 0:
                     return None
-                self._board_bell.wait(self._keys.news(board.news + 1), left)
+                sight = self._board_bell.wait(self._keys.news(board.news + 1), left, self._look)
         except Closed:
             return None
 
@@ -144,20 +131,24 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
 
     def announce(self, node_id: str, seq: int, record: bytes, ttl: float, *, lead: bool = True) -> Pulse:
         """Store the node's record. Four commands."""
-        what = "announce a node"
-        number = int(self._link.call(what, "add", self._keys.log, 1, writes=True))
+        record = fits(bytes(record), "The record of a node")
 
-        def edit(slot: Slot | None) -> Slot | None:
-            if slot is not None and (seq < slot.seq or (slot.kind == LEFT and seq == slot.seq)) and slot.kind != DEAD:
-                return None
-            lives = slot is not None and slot.kind == LIVE and not self._is_over(node_id, slot)
-            arrival = slot.arrival if slot is not None and lives else number
-            return Slot(kind=LIVE, seq=seq, arrival=arrival, ttl=ttl, word=word(), turn=_turn_after(slot))
+        def announce(client: Any) -> Pulse:
+            number = client.add(self._keys.log, 1)
 
-        slot = self._write_slot(what, node_id, edit)
-        entry = void() if slot is None else Entry(node_id=node_id, slot=slot, record=bytes(record)).encode()
-        self._link.call(what, "set", self._keys.entry(number), fits(entry, "The record of a node"), writes=True)
-        return self._answer(what, node_id, slot, ttl, lead=lead)
+            def edit(slot: Slot | None) -> Slot | None:
+                if slot is not None and slot.refuses(seq, LIVE):
+                    return None
+                lives = slot is not None and slot.kind == LIVE and not self._is_over(node_id, slot)
+                arrival = slot.arrival if slot is not None and lives else number
+                return Slot(kind=LIVE, seq=seq, arrival=arrival, ttl=ttl, word=word(), turn=_turn_after(slot))
+
+            slot = self._write_slot(client, node_id, edit)
+            entry = void() if slot is None else Entry(node_id=node_id, slot=slot, record=record).encode()
+            client.set(self._keys.entry(number), entry)
+            return self._answer(client, node_id, slot, ttl, lead=lead)
+
+        return self._link.run("announce a node", announce, writes=True)  # type: ignore[no-any-return]
 
     def pulse(
         self,
@@ -170,44 +161,48 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
         group: str = "",  # noqa: ARG002 - all pages of the run stay as long as the register
     ) -> Pulse:
         """Renew the node's record, and its lease. Two commands."""
-        what = "give a sign of life"
 
         def edit(slot: Slot | None) -> Slot | None:
             if slot is None or slot.kind != LIVE or slot.seq != seq or self._is_over(node_id, slot):
                 return None
             return slot.beaten(ttl)
 
-        return self._answer(what, node_id, self._write_slot(what, node_id, edit), ttl, lead=lead, keep=keep)
+        def pulse(client: Any) -> Pulse:
+            slot = self._write_slot(client, node_id, edit)
+            return self._answer(client, node_id, slot, ttl, lead=lead, keep=keep)
+
+        return self._link.run("give a sign of life", pulse, writes=True)  # type: ignore[no-any-return]
 
     def withdraw(self, node_id: str, seq: int, ttl: float, *, keep: float | None = None) -> None:
         """Replace the record by a tombstone. Four commands."""
-        what = "withdraw a node"
-        number = int(self._link.call(what, "add", self._keys.log, 1, writes=True))
 
-        def edit(slot: Slot | None) -> Slot | None:
-            if slot is not None and seq < slot.seq and slot.kind != DEAD:
-                return None
-            arrival = number if slot is None else slot.arrival
-            return Slot(kind=LEFT, seq=seq, arrival=arrival, ttl=ttl, word=word(), turn=_turn_after(slot))
+        def withdraw(client: Any) -> None:
+            number = client.add(self._keys.log, 1)
 
-        slot = self._write_slot(what, node_id, edit)
-        entry = void() if slot is None else Entry(node_id=node_id, slot=slot).encode()
-        self._link.call(what, "set", self._keys.entry(number), entry, writes=True)
+            def bury(slot: Slot | None) -> Slot | None:
+                if slot is not None and slot.refuses(seq, LEFT):
+                    return None
+                arrival = number if slot is None else slot.arrival
+                return Slot(kind=LEFT, seq=seq, arrival=arrival, ttl=ttl, word=word(), turn=_turn_after(slot))
 
-        def leave(board: Board) -> Board | None:
-            left = board
-            if slot is not None and board.lease is not None and board.lease.owner == node_id:
-                left = left.given_up()
-            if slot is not None and keep is not None and board.token is not None:
-                left = left.staying(keep)
-            return None if left is board else left
+            def leave(board: Board) -> Board | None:
+                left = board
+                if slot is not None and board.lease is not None and board.lease.owner == node_id:
+                    left = left.given_up()
+                if slot is not None and keep is not None and board.token is not None:
+                    left = left.staying(keep)
+                return None if left is board else left
 
-        self._change(what, leave)
+            slot = self._write_slot(client, node_id, bury)
+            client.set(self._keys.entry(number), void() if slot is None else Entry(node_id=node_id, slot=slot).encode())
+            self._change(client, leave)
+
+        self._link.run("withdraw a node", withdraw, writes=True)
         if keep is not None:
             self._source.linger(keep)
 
     def _answer(
-        self, what: str, node_id: str, slot: Slot | None, ttl: float, *, lead: bool, keep: float = 0.0
+        self, client: Any, node_id: str, slot: Slot | None, ttl: float, *, lead: bool, keep: float = 0.0
     ) -> Pulse:
         """Take, keep or give up the lease, and say how things are."""
 
@@ -224,18 +219,13 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
                 led = led.staying(keep)
             return led
 
-        board = self._change(what, edit)
+        board = self._change(client, edit)
         lease = board.lease
         with self._lock:
             since = self._seen.since("lease")
         left = 0.0 if lease is None or since is None else max(0.0, lease.ttl - (monotonic() - since[1]))
-        known = slot is not None
-        return Pulse(
-            known=known,
-            leads=known and lease is not None and lease.owner == node_id,
-            lease_left=left,
-            token=board.token,
-        )
+        leads = slot is not None and lease is not None and lease.owner == node_id
+        return Pulse(known=slot is not None, leads=leads, lease_left=left, token=board.token)
 
     def _left_of_keep(self, board: Board) -> float:
         with self._lock:
@@ -249,10 +239,10 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
         beaten = self._beaten.get(node_id)
         return beaten is not None and monotonic() - beaten >= slot.ttl
 
-    def _write_slot(self, what: str, node_id: str, edit: Callable[[Slot | None], Slot | None]) -> Slot | None:
-        """Bring an edit into a slot; None if the edit refuses what is there."""
+    def _write_slot(self, client: Any, node_id: str, edit: Callable[[Slot | None], Slot | None]) -> Slot | None:
+        """Bring an edit into a slot, beginning with what I last wrote there; None if it refuses what is there."""
         key = self._keys.node(node_id)
-        deadline = monotonic() + self._link.call_timeout
+        patience = _Patience(self._link.call_timeout)
         slot, stored = self._slots.get(node_id, (None, None))
         fresh = False
         while True:
@@ -260,10 +250,10 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
             if edited is None and fresh:
                 return None
             if edited is None:
-                stored = self._link.peek(what, key)
+                stored = peek(client, key)
             else:
                 began = monotonic()
-                stored, did = self._link.replace(what, key, stored, edited.encode())
+                stored, did = replace(client, key, stored, edited.encode())
                 if did:
                     self._slots[node_id] = edited, edited.encode()
                     self._beaten[node_id] = began
@@ -274,7 +264,7 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
                 self._slots.pop(node_id, None)
             else:
                 self._slots[node_id] = slot, stored
-            self._check_patience(what, deadline)
+            patience.check()
 
     # --- the roster
 
@@ -283,175 +273,91 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
         end = monotonic() + timeout
         try:
             while True:
-                with self._roll_lock:
-                    self._catch_up()
-                    self._listen()
-                    roster = self._roll.roster(monotonic())
-                    following = self._keys.entry(self._roll.position + 1)
-                    pause = self._listened + self._listen_period() - monotonic()
-                    if timeout > 0:
-                        self._shorten()
+                roster, following, pause = self._read_roster(shorten=timeout > 0)
                 if seen is None or roster.version != seen:
                     return roster
                 left = end - monotonic()
                 if left <= 0:
                     return None
-                self._roll_bell.wait(following, min(left, max(pause, 0.01)))
+                self._roll_bell.wait(following, min(left, max(pause, 0.01)), _nothing)
         except Closed:
             return None
 
-    def _catch_up(self) -> None:
-        """Fold what the log has that I have not."""
-        what = "read the roster"
-        stored = self._link.peek(what, self._keys.log)
-        head = 0 if stored is None else int(stored)
-        if head < self._roll.position:
-            self._start_over()
-        if head == self._roll.position and not self._roll.holes:
-            return
-        found = self._entries(what, head)
-        if self._anchor is not None and self._anchor not in found.values():
-            self._start_over()  # what I had read last is not there: the log was shortened, or is another one
-            found = self._entries(what, head)
-        if self._roll.position == 0 and (base := self._link.peek(what, self._keys.base)) is not None:
-            self._roll.restore(*decode_base(base), monotonic())
-        now = monotonic()
-        for number in sorted(self._roll.holes | set(range(self._roll.position + 1, head + 1))):
-            if number in found:
-                self._roll.fold(number, Entry.decode(found[number]), now)
-                self._anchor = found[number]
-                self._anchor_at = number
-            else:
-                self._roll.missed(number)
-
-    def _start_over(self) -> None:
-        self._roll = Roll()
-        self._anchor = None
-        self._listened = -math.inf
-
-    def _entries(self, what: str, head: int) -> dict[int, bytes]:
-        """The entries that are new to me, and the last that was not."""
-        numbers = {*range(self._roll.position + 1, head + 1), *self._roll.holes}
-        if self._anchor is not None:
-            numbers.add(self._anchor_at)
-        return self._read_many(what, {number: self._keys.entry(number) for number in sorted(numbers)})
-
-    def _listen_period(self) -> float:
-        period = min(self._roll.shortest_ttl / LISTENS_PER_TTL, LONGEST_LISTEN)
-        return max(period, self._listening_took * LISTEN_SHARE)
-
-    def _listen(self) -> None:
-        """Read the slots of all that are alive, if it is time, and mark as dead who was silent for too long."""
-        what = "read the roster"
-        began = monotonic()
-        if began - self._listened < self._listen_period():
-            return
-        live = self._roll.live
-        stored = self._read_many(what, {node_id: self._keys.node(node_id) for node_id in live})
-        now = monotonic()
-        self._listened, self._listening_took = now, now - began
+    def _read_roster(self, *, shorten: bool) -> tuple[Roster, str, float]:
         with self._lock:
-            silent_leader, self._silent_leader = self._silent_leader, None
-        if silent_leader is not None:
-            self._roll.expect(*silent_leader)
-        slots: dict[str, Slot] = {}
-        for node_id, entry in live.items():
-            if node_id not in stored:
-                self._roll.gone(node_id, entry.slot.died(), now)
-                continue
-            slot = Slot.decode(stored[node_id])
-            if slot.kind == LIVE:
-                slots[node_id] = slot
-                self._roll.beat(node_id, slot.stamp, now)
-            else:
-                self._roll.gone(node_id, slot, now)
-        for node_id in self._roll.silent(began, slots):
-            self._mark_dead(what, node_id, slots[node_id], stored[node_id])
-
-    def _mark_dead(self, what: str, node_id: str, slot: Slot, stored: bytes) -> None:
-        dead = slot.died()
-        _, did = self._link.replace(what, self._keys.node(node_id), stored, dead.encode())
-        if not did:
-            return  # it has spoken after all
-        self._roll.gone(node_id, dead, monotonic())
-        number = int(self._link.call(what, "add", self._keys.log, 1, writes=True))
-        self._link.call(what, "set", self._keys.entry(number), Entry(node_id=node_id, slot=dead).encode(), writes=True)
-
-    def _shorten(self) -> None:
-        """Replace the log's first entries by what they amount to, if they have become many. The leader's work."""
-        what = "shorten the log"
-        position, entries = self._roll.snapshot()
-        if self._roll.holes or position - self._dropped < max(ENTRIES_LEAST, ENTRIES_PER_NODE * len(entries)):
-            return
-        stored = self._link.peek(what, self._keys.base)
-        if stored is not None:
-            self._dropped = max(self._dropped, decode_base(stored)[0])
-            if self._dropped >= position:
-                return
-        base = fits(encode_base(position, entries), "The log of the run")
-        if not self._link.replace(what, self._keys.base, stored, base)[1]:
-            return
-        for number in range(self._dropped + 1, position):  # the last stays, as the sign of this log
-            self._link.call(what, "delete_key", self._keys.entry(number), writes=True)
-        self._dropped = position - 1
+            hint, self._silent_leader = self._silent_leader, None
+        with self._reading:
+            reader = self._reader
+            try:
+                roster: Roster = self._link.run(
+                    "read the roster", lambda client: reader.read(client, shorten=shorten, hint=hint), writes=False
+                )
+            except RendezvousConnectionError:
+                self._reader = Reader(self._keys)  # the job may go on by itself, and its reader with it
+                raise
+            return roster, reader.following, reader.until_next_listen
 
     # --- pages, and the end
 
     def publish(self, group: str, pages: Sequence[bytes], keep: float) -> None:
         """Store the pages of a group. One command each, and one to name the group on the board."""
-        what = "publish the members of a round"
-        for index, page in enumerate(pages):
-            self._link.replace(what, self._keys.page(group, index), None, fits(_PAGE + bytes(page), "A page"))
+        stored = [fits(_PAGE + bytes(page), "A page") for page in pages]
 
         def edit(board: Board) -> Board | None:
             held = board if (group, len(pages)) in board.groups else board.holding(group, len(pages))
             if board.keep is not None and self._left_of_keep(board) < keep:
                 held = held.staying(keep)
             if len(held.groups) > GROUPS_KEPT:
-                held = replace(held, groups=held.groups[-GROUPS_KEPT:])
+                held = dataclasses.replace(held, groups=held.groups[-GROUPS_KEPT:])
             return None if held is board else held
 
-        self._change(what, edit)
+        def publish(client: Any) -> None:
+            for index, page in enumerate(stored):
+                replace(client, self._keys.page(group, index), None, page)
+            self._change(client, edit)
+
+        self._link.run("publish the members of a round", publish, writes=True)
 
     def page(self, group: str, index: int) -> bytes | None:
         """Read one page, or None. One command."""
-        what = "read who is in a round"
-        with self._lock:
-            board = self._sight.raw
-        if board.keep is not None and self._left_of_keep(board) <= 0:
-            board = self._look(what).board
-            if group not in dict(board.groups):
-                return None
-        stored = self._link.peek(what, self._keys.page(group, index))
+
+        def read(client: Any) -> bytes | None:
+            with self._lock:
+                board = self._sight.raw
+            if board.keep is not None and self._left_of_keep(board) <= 0:
+                board = self._look(client).board
+                if group not in dict(board.groups):
+                    return None
+            return peek(client, self._keys.page(group, index))
+
+        stored: bytes | None = self._link.run("read who is in a round", read)
         return None if stored is None else stored.removeprefix(_PAGE)
 
     def forget(self) -> None:
         """Drop every key of the run."""
-        what = "forget the run"
-        with self._roll_lock:
-            self._start_over()
-            self._catch_up()
-            self._listened = -math.inf
-            self._listen()
-            live = self._roll.live
-            if live:
-                named = ", ".join(sorted(live)[:8])
-                raise RendezvousStateError(
-                    f"The run {self._run_id!r} cannot be forgotten: {len(live)} of its nodes are alive ({named}). Stop "
-                    "them first, or wait for one TTL after they died.",
-                    run_id=self._run_id,
-                    backend=self.name,
-                )
-            board, keys = self._look(what).raw, self._keys
-            gone = [keys.page(group, index) for group, size in board.groups for index in range(size)]
-            gone += [keys.node(node_id) for node_id in self._roll.known]
-            gone += [keys.entry(number) for number in range(1, self._roll.position + 1)]
-            gone += [keys.news(number) for number in range(board.news + 1)]
-            for key in (*gone, keys.base, keys.log, keys.board):
-                self._link.call(what, "delete_key", key, writes=True)
-            self._start_over()
+        with self._reading:
+            reader, self._reader = Reader(self._keys), Reader(self._keys)
+            self._link.run("forget the run", lambda client: self._forget(client, reader), writes=True)
         self._slots.clear()
         self._beaten.clear()
+
+    def _forget(self, client: Any, reader: Reader) -> None:
+        reader.read_all(client)
+        if live := reader.roll.live:
+            named = ", ".join(sorted(live)[:8])
+            raise RendezvousStateError(
+                f"The run {self._run_id!r} cannot be forgotten: {len(live)} of its nodes are alive ({named}). Stop "
+                "them first, or wait for one TTL after they died.",
+                run_id=self._run_id,
+                backend=self.name,
+            )
+        board, keys = self._look(client).raw, self._keys
+        gone = [keys.page(group, index) for group, size in board.groups for index in range(size)]
+        gone += [keys.node(node_id) for node_id in reader.roll.known]
+        gone += [keys.entry(number) for number in range(1, reader.roll.position + 1)]
+        gone += [keys.news(number) for number in range(board.news + 1)]
+        for key in (*gone, keys.base, keys.log, keys.board):
+            client.delete_key(key)
 
     def close(self) -> None:
         """Let go of connections and threads, and wake blocked waits."""
@@ -459,9 +365,9 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
 
     # --- looking at the board, and changing it
 
-    def _look(self, what: str) -> _Sight:
+    def _look(self, client: Any) -> _Sight:
         began = monotonic()
-        return self._saw(self._link.peek(what, self._keys.board), began, monotonic())
+        return self._saw(peek(client, self._keys.board), began, monotonic())
 
     def _saw(self, stored: bytes | None, began: float, seen_at: float) -> _Sight:
         """Take note of what the board holds.
@@ -471,8 +377,13 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
             began: When the command that showed them began: they were there then or later.
             seen_at: Since when I have surely seen them.
         """
-        raw = EMPTY if stored is None else decode(stored, self._keys.board)
         with self._lock:
+            if stored is None:
+                raw = EMPTY
+            elif stored == self._sight.stored:
+                raw = self._sight.raw
+            else:
+                raw = decode(stored, self._keys.board)
             self._sight = _Sight(stored=stored, raw=raw, board=self._meaning(raw, began, seen_at))
             return self._sight
 
@@ -485,75 +396,66 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
             since = self._seen.see("lease", lease.stamp, seen_at)
             if began - since >= lease.ttl:
                 self._silent_leader = lease.owner, lease.stamp, since
-                board = replace(board, lease=None)
+                board = dataclasses.replace(board, lease=None)
         return board
 
-    def _change(self, what: str, edit: Callable[[Board], Board | None]) -> Board:
+    def _change(self, client: Any, edit: Callable[[Board], Board | None]) -> Board:
         """Bring an edit into the board, beginning with what I last saw of it; answers what the board then says.
 
         To be sure that an edit has nothing to write takes a look; to write it takes none, since the write fails if
         what I saw is out of date.
         """
-        deadline = monotonic() + self._link.call_timeout
+        patience = _Patience(self._link.call_timeout)
         fresh = False
         with self._lock:
-            sight = self._sight
-            sight = replace(sight, board=self._meaning(sight.raw, monotonic(), monotonic()))
+            sight, now = self._sight, monotonic()
+            sight = dataclasses.replace(sight, board=self._meaning(sight.raw, now, now))
         while True:
             edited = edit(sight.board)
             if edited is None:
                 if fresh:
                     return sight.board
-                sight, fresh = self._look(what), True
+                sight, fresh = self._look(client), True
                 continue
-            stored = fits(encode(replace(edited, write=word())), f"The board of run {self._run_id!r}")
+            stored = fits(encode(dataclasses.replace(edited, write=word())), f"The board of run {self._run_id!r}")
             began = monotonic()
-            found, did = self._link.replace(what, self._keys.board, sight.stored, stored)
+            found, did = replace(client, self._keys.board, sight.stored, stored)
             if did:
                 before = sight.raw
                 sight = self._saw(found, began, began)
-                self._follow_up(what, before, sight.raw)
+                self._follow_up(client, before, sight.raw)
                 return sight.board
             sight, fresh = self._saw(found, began, monotonic()), True
-            self._check_patience(what, deadline)
+            patience.check()
 
-    def _follow_up(self, what: str, before: Board, after: Board) -> None:
+    def _follow_up(self, client: Any, before: Board, after: Board) -> None:
         """Wake who waits for news, and drop the pages that are named no more."""
         if after.news != before.news:
             # The news before is told again: its writer may have died before it could tell.
-            keys = [self._keys.news(before.news), self._keys.news(after.news)]
-            self._link.call(what, "multi_set", keys, [b"!", b"!"], writes=True)
+            client.multi_set([self._keys.news(before.news), self._keys.news(after.news)], [_NEWS, _NEWS])
         for group, size in set(before.groups) - set(after.groups):
             if group not in dict(after.groups):
                 for index in range(size):
-                    self._link.call(what, "delete_key", self._keys.page(group, index), writes=True)
+                    client.delete_key(self._keys.page(group, index))
 
-    def _check_patience(self, what: str, deadline: float) -> None:
-        if monotonic() > deadline:
+
+class _Patience:
+    """For how long races may be lost, in one call."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadline = monotonic() + seconds
+
+    def check(self) -> None:
+        """Go on.
+
+        Raises:
+            RendezvousConnectionError: The time is over.
+        """
+        if monotonic() > self._deadline:
             raise RendezvousConnectionError(
-                f"Could not {what}: others wrote to {self._source.where} each time before this node could, for "
-                f"{self._link.call_timeout:g} s.",
-                run_id=self._run_id,
-                backend=self.name,
+                f"Others wrote to the store each time before this node could, for {self._seconds:g} s.", backend="c10d"
             )
-
-    def _read_many(self, what: str, keys: Mapping[_Name, str]) -> dict[_Name, bytes]:
-        """Read several keys; those that are not there are left out. Three commands for each :data:`BATCH`."""
-        names = list(keys)
-        found: dict[_Name, bytes] = {}
-        for start in range(0, len(names), BATCH):
-            batch = names[start : start + BATCH]
-            values = self._fetch(what, [keys[name] for name in batch])
-            found.update((name, value) for name, value in zip(batch, values, strict=True) if value is not None)
-        return found
-
-    def _fetch(self, what: str, keys: list[str]) -> list[bytes | None]:
-        if len(keys) <= 1:
-            return [self._link.peek(what, key) for key in keys]
-        if self._link.call(what, "check", keys):
-            return [bytes(value) for value in self._link.call(what, "multi_get", keys)]
-        half = len(keys) // 2  # to ask for a key that is not there would be to wait for it
-        return self._fetch(what, keys[:half]) + self._fetch(what, keys[half:])
 
 
 def _content(board: Board) -> tuple[bytes, Token] | None:
@@ -566,3 +468,7 @@ def _turn_after(slot: Slot | None) -> int:
 
 def _same(held: str | None, token: Token | None) -> bool:
     return held is None if token is None else isinstance(token, str) and held == token
+
+
+def _nothing(_: Any) -> bool:
+    return True

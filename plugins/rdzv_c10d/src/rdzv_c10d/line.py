@@ -8,14 +8,58 @@ thread behind. Such a thread ends when the kernel gives its connection up.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["Line"]
+__all__ = ["Job", "Line", "LostPatience", "Promise"]
+
+Job: TypeAlias = Callable[[Any], Any]
+"""What a line is asked to do: given its client, make some calls and answer something."""
+
+
+class LostPatience(Exception):
+    """A promise was not kept in time."""
+
+
+class Promise:
+    """The answer to a job, which another thread will give. Lighter than a Future, of which there are thousands."""
+
+    __slots__ = ("_error", "_pending", "_result", "_settled")
+
+    def __init__(self) -> None:
+        self._pending = threading.Lock()
+        self._pending.acquire()
+        self._settled = False
+        self._result: Any = None
+        self._error: Exception | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the answer is there."""
+        return self._settled
+
+    def settle(self, result: Any = None, error: Exception | None = None) -> None:
+        """Give the answer; the first one counts."""
+        if not self._settled:
+            self._result, self._error, self._settled = result, error, True
+            self._pending.release()
+
+    def result(self, timeout: float) -> Any:
+        """Wait for the answer, for one caller at a time.
+
+        Raises:
+            LostPatience: It has not come in time.
+            Exception: The job raised it.
+        """
+        if not self._settled:
+            if not self._pending.acquire(timeout=max(0.0, timeout)):
+                raise LostPatience
+            self._pending.release()
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Line:
@@ -25,20 +69,20 @@ class Line:
         open_client: Connects; runs in the line's thread.
 
     Attributes:
-        opened: Resolved when the client is there, or cannot be had.
+        opened: Kept when the client is there, or cannot be had.
     """
 
     def __init__(self, open_client: Callable[[], Any]) -> None:
         self._open = open_client
-        self.opened: Future[None] = Future()
-        self._work: SimpleQueue[tuple[Future[Any], str, tuple[Any, ...]] | None] = SimpleQueue()
+        self.opened = Promise()
+        self._work: SimpleQueue[tuple[Promise, Job] | None] = SimpleQueue()
         self._given_up = False
         threading.Thread(target=self._run, name="rdzv-c10d", daemon=True).start()
 
-    def submit(self, operation: str, *args: Any) -> Future[Any]:
-        """Ask for a call of the client; answers a promise of its result."""
-        promise: Future[Any] = Future()
-        self._work.put((promise, operation, args))
+    def submit(self, job: Job) -> Promise:
+        """Ask for a job to be done; jobs are done in order."""
+        promise = Promise()
+        self._work.put((promise, job))
         return promise
 
     def give_up(self) -> None:
@@ -50,28 +94,15 @@ class Line:
         try:
             client = self._open()
         except Exception as error:
-            self.opened.set_exception(error)
-            self._refuse_all(error)
+            self.opened.settle(error=error)
+            while (work := self._work.get()) is not None:
+                work[0].settle(error=error)
             return
-        self.opened.set_result(None)
-        while (job := self._work.get()) is not None and not self._given_up:
-            promise, operation, args = job
+        self.opened.settle()
+        while (work := self._work.get()) is not None and not self._given_up:
+            promise, job = work
             try:
-                result = getattr(client, operation)(*args)
+                promise.settle(job(client))
             except Exception as error:
-                _settle(promise, error=error)
-            else:
-                _settle(promise, result)
-            del job, promise
-
-    def _refuse_all(self, error: Exception) -> None:
-        while (job := self._work.get()) is not None:
-            _settle(job[0], error=error)
-
-
-def _settle(promise: Future[Any], result: Any = None, error: Exception | None = None) -> None:
-    with contextlib.suppress(InvalidStateError):  # whoever waited has woken itself
-        if error is not None:
-            promise.set_exception(error)
-        else:
-            promise.set_result(result)
+                promise.settle(error=error)
+            del work, promise, job

@@ -26,6 +26,9 @@ __all__ = ["DEAD", "LEFT", "LIVE", "Entry", "Roll", "Slot", "decode_base", "enco
 
 LIVE, LEFT, DEAD, VOID = "live", "left", "dead", "void"
 
+HOLE_PATIENCE = 60.0
+"""Seconds for the writer of an entry to write it, after it took the number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
@@ -46,6 +49,12 @@ class Slot:
     def stamp(self) -> str:
         """Differs from one sign of life to the next."""
         return f"{self.word}.{self.beat}"
+
+    def refuses(self, seq: int, kind: str) -> bool:
+        """Whether an announce or a withdraw with this ``seq`` comes too late for this slot."""
+        if self.kind == DEAD:
+            return False
+        return seq < self.seq or (seq == self.seq and self.kind == LEFT and kind == LIVE)
 
     def died(self) -> Slot:
         """After the node was silent for too long."""
@@ -128,6 +137,7 @@ class Roll:
     def __init__(self) -> None:
         self.position = 0
         self.holes: set[int] = set()
+        self._missed_since: dict[int, float] = {}
         self._incarnation = word()
         self._changes = 0
         self._latest: dict[str, Entry] = {}
@@ -173,6 +183,7 @@ class Roll:
         """Take one entry into account. Order does not matter: of one node's entries the latest holds."""
         self.position = max(self.position, number)
         self.holes.discard(number)
+        self._missed_since.pop(number, None)
         if entry.slot.kind == VOID:
             return
         known = self._latest.get(entry.node_id)
@@ -183,10 +194,13 @@ class Roll:
             self._see(entry.node_id, entry.slot.stamp, now)
         self._changed()
 
-    def missed(self, number: int) -> None:
-        """An entry is not there: its writer is about to write it, or has died."""
+    def missed(self, number: int, now: float) -> None:
+        """An entry is not there: its writer is about to write it, or has died; then it is given up after a while."""
         self.position = max(self.position, number)
-        self.holes.add(number)
+        if now - self._missed_since.setdefault(number, now) < HOLE_PATIENCE:
+            self.holes.add(number)
+        else:
+            self.holes.discard(number)
 
     # --- watching
 
