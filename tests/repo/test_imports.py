@@ -73,7 +73,9 @@ def test_a_door_is_its_package_and_itself(name: str, module: str, function: str)
 def test_a_door_answers_a_creator_and_always_the_same(name: str, module: str, function: str):
     """torch warns on each launch if a target that is loaded twice answers another function the second time."""
     brought = brought_by(
-        f"from {module} import {function} as target\ncreator = target()\nassert callable(creator) and target() is creator"
+        f"from {module} import {function} as target\n"
+        "creator = target()\n"
+        "assert callable(creator) and target() is creator"
     )
     assert brought == [module.partition(".")[0], module]
 
