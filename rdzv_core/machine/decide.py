@@ -57,6 +57,8 @@ class Timers:
     short_since: float | None = None
     """When this leader first saw that the nodes left cannot make a round, since others have finished."""
     hold: Hold | None = None
+    overstayed: frozenset[tuple[str, int]] = frozenset()
+    """Ids and ``seq`` of members that the last round was formed without: adrift until they announce again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,8 @@ def decide(
             return Decision(register=None, timers=timers, why="the run is played by other rules")
     elif _outvoted(view.records, rules):
         return Decision(register=None, outvoted=True, timers=timers, why="most nodes play by other rules")
+    if timers.overstayed:
+        view = replace(view, records=tuple(r for r in view.records if (r.node_id, r.seq) not in timers.overstayed))
     timers = _told(register, timers, now)
     loss = _loss(view)
     if loss is None:
@@ -227,7 +231,8 @@ def _form(
         world=len(seats),
         reason=reason,
     )
-    return Decision(register=formed, seats=seats, timers=timers, why=reason)
+    overstayed = timers.overstayed | {(r.node_id, r.seq) for r in standing.overstayers}
+    return Decision(register=formed, seats=seats, timers=replace(timers, overstayed=overstayed), why=reason)
 
 
 def _outvoted(records: Sequence[Record], rules: Rules) -> bool:
