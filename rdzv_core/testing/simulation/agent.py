@@ -55,6 +55,11 @@ class Agent:
         if self.world.transcript is not None:
             self.world.transcript.agent(self.node, state)
 
+    @property
+    def is_in_round(self) -> bool:
+        """It has returned from a round, and has neither gone back to the barrier nor left."""
+        return self.state in ("running", "stopping", "barrier", "closing")
+
     # --- joining -----------------------------------------------------------------------------------------
 
     def join(self) -> None:

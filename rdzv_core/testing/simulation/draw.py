@@ -15,6 +15,7 @@ from rdzv_core.testing.simulation.plan import (
     FailHost,
     FailWorkers,
     Fault,
+    HangHost,
     Leave,
     LoseLease,
     LosePages,
@@ -22,6 +23,7 @@ from rdzv_core.testing.simulation.plan import (
     NodePlan,
     Partition,
     Pause,
+    PauseDecider,
     Plan,
     Rival,
     Rollback,
@@ -33,7 +35,7 @@ from rdzv_core.testing.simulation.plan import (
 
 __all__ = ["KINDS", "draw"]
 
-FAULTY_FOR = 70.0
+FAULTY_FOR = 40.0
 """Seconds within which faults strike."""
 
 
@@ -59,11 +61,12 @@ def draw(seed: int, *, nodes: int | None = None, faults: int | None = None, kind
         max_nodes=max_nodes,
         last_call=chance.choice((1.0, 6.0)),
         placement=chance.choice(("sorted", "sorted", "stable")),
-        work=chance.choice((5.0, 20.0, 45.0)),
+        work=chance.choice((5.0, 30.0, 50.0, 70.0)),
         uneven=chance.choice((0.0, 0.0, 15.0)),
         collective=chance.choice(("fail", "hang", "independent")),
         max_restarts=chance.choice((0, 3, 100, 100)),
         leave_timeout=chance.choice((12.0, 60.0)),
+        restart_on_node_loss=chance.choice(("always", "always", "always", "if_possible", "never")),
     )
     for _ in range(number):
         plan = KINDS[chance.choice(list(special))](chance, plan)
@@ -127,6 +130,7 @@ _DRAW: dict[type[Fault], Callable[[Random, Plan], Fault]] = {
     Deaf: lambda c, p: Deaf(at=_at(c), seconds=_short_or_long(c), node=_place(c, p)),
     FailHost: lambda c, _: FailHost(at=_at(c)),
     FailWorkers: lambda c, p: FailWorkers(at=_at(c), node=_place(c, p)),
+    HangHost: lambda c, _: HangHost(at=_at(c)),
     Leave: lambda c, p: Leave(at=_at(c), node=_place(c, p), back_after=_back(c)),
     LoseLease: lambda c, _: LoseLease(at=_at(c)),
     LosePages: lambda c, _: LosePages(at=_at(c)),
@@ -138,6 +142,7 @@ _DRAW: dict[type[Fault], Callable[[Random, Plan], Fault]] = {
         way=c.choice(("both", "requests", "replies", "refused")),
     ),
     Pause: lambda c, p: Pause(at=_at(c), seconds=_short_or_long(c), node=_place(c, p)),
+    PauseDecider: lambda c, _: PauseDecider(at=_at(c), seconds=_short_or_long(c)),
     Rival: lambda c, _: Rival(at=_at(c)),
     Rollback: lambda c, _: Rollback(at=1.0 + _at(c), lost=c.choice((0.01, 1.0, 10.0))),
     SlowShutdown: lambda c, p: SlowShutdown(at=_at(c), node=_place(c, p), seconds=round(c.uniform(1.0, 30.0), 3)),
@@ -197,12 +202,115 @@ def _late_shutdown(chance: Random, plan: Plan) -> Plan:
     node, at = _place(chance, plan), round(chance.uniform(8.0, 30.0), 3)
     others = [p for p in range(len(plan.nodes)) if p != node]
     leaver = chance.choice(others) if others else node
-    faults = (
+    faults: tuple[Fault, ...] = (
         SlowShutdown(at=at - 1.0, node=node, seconds=round(chance.uniform(5.0, 40.0), 3)),
         FailWorkers(at=at, node=node),
         Crash(at=round(at + chance.uniform(0.0, 3.0), 3), node=leaver, back_after=chance.choice((None, 1.0))),
     )
+    if chance.random() < 0.5:
+        bad = Weather(at=at, seconds=50.0, nodes=(node,), slow=0.5, lose_push=0.8)
+        return replace(plan, max_restarts=0, faults=(*plan.faults, *faults, bad))
     return replace(plan, max_restarts=chance.choice((0, plan.max_restarts)), faults=(*plan.faults, *faults))
+
+
+def _uneven_end(chance: Random, plan: Plan) -> Plan:
+    """Some nodes have ended when another, which has not, is lost or fails."""
+    node = _place(chance, plan)
+    at = round(plan.work + chance.uniform(-20.0, 5.0), 3)
+    kind = chance.choice((Crash, Crash, FailWorkers, Leave))
+    return replace(plan, uneven=40.0, faults=(*plan.faults, kind(at=max(3.0, at), node=node)))
+
+
+def _stubborn(chance: Random, plan: Plan) -> Plan:
+    """A launcher is stuck while others want to re-form."""
+    at, node = round(chance.uniform(5.0, 20.0), 3), _place(chance, plan)
+    others = [p for p in range(len(plan.nodes)) if p != node]
+    cause = chance.choice((Crash, Leave, FailWorkers))(at=at + 2.0, node=chance.choice(others))
+    deaf = Deaf(at=at, seconds=round(chance.uniform(10.0, 90.0), 3), node=node)
+    return replace(
+        plan,
+        min_nodes=min(plan.min_nodes, max(1, len(plan.nodes) - 2)),
+        leave_timeout=12.0,
+        collective="hang",
+        restart_on_node_loss="always",
+        faults=(*plan.faults, deaf, cause),
+    )
+
+
+def _old_roster(chance: Random, plan: Plan) -> Plan:
+    """A member is back from the dead just after a leader, which is then stopped, has decided without it."""
+    at, node = round(chance.uniform(8.0, 20.0), 3), _place(chance, plan)
+    away = Partition(at=at, seconds=round(chance.uniform(14.0, 18.0), 3), nodes=(node,))
+    stop = PauseDecider(at=at, seconds=round(chance.uniform(5.0, 14.0), 3))
+    return replace(
+        plan,
+        min_nodes=1,
+        work=70.0,
+        collective=chance.choice(("hang", "independent")),
+        restart_on_node_loss="always",
+        faults=(*plan.faults, away, stop),
+    )
+
+
+def _no_pages(chance: Random, plan: Plan) -> Plan:
+    """Newcomers come after the pages of members were lost."""
+    at = round(chance.uniform(8.0, 20.0), 3)
+    extra = tuple(NodePlan(start=round(at + chance.uniform(0.0, 10.0), 3)) for _ in range(chance.randint(1, 2)))
+    return replace(plan, nodes=(*plan.nodes, *extra), work=100.0, faults=(*plan.faults, LosePages(at=at)))
+
+
+def _lost_race_of_a_shutdown(chance: Random, plan: Plan) -> Plan:
+    """A node closes its round as the others, tired of waiting for it, form another, and does not hear of it."""
+    node, at = _place(chance, plan), round(chance.uniform(8.0, 20.0), 3)
+    return replace(
+        plan,
+        min_nodes=min(plan.min_nodes, max(1, len(plan.nodes) - 1)),
+        leave_timeout=12.0,
+        max_restarts=0,
+        collective="hang",
+        work=70.0,
+        faults=(
+            *plan.faults,
+            Weather(at=at - 1.0, seconds=40.0, nodes=(node,), lose_push=1.0),
+            SlowShutdown(at=at - 1.0, node=node, seconds=round(chance.uniform(12.0, 20.0), 3)),
+            FailWorkers(at=at, node=node),
+            Leave(
+                at=round(at + 0.5, 3), node=chance.choice([p for p in range(len(plan.nodes)) if p != node] or [node])
+            ),
+        ),
+    )
+
+
+def _spares(chance: Random, plan: Plan) -> Plan:
+    """A full round that runs for longer than the join timeout, and nodes that wait for a place in it."""
+    count = len(plan.nodes)
+    extra = tuple(NodePlan(start=round(chance.uniform(5.0, 20.0), 3)) for _ in range(chance.randint(1, 2)))
+    return replace(
+        plan,
+        nodes=(*plan.nodes, *extra),
+        max_nodes=max(plan.min_nodes, count),
+        join_timeout=40.0,
+        work=chance.choice((60.0, 120.0)),
+    )
+
+
+def _too_few(chance: Random, plan: Plan) -> Plan:
+    """A join times out at about the moment at which the last node comes."""
+    *first, _ = plan.nodes
+    timeout = round(chance.uniform(15.0, 40.0), 3)
+    starts = [NodePlan(start=0.0) for _ in first]
+    late = round(timeout - plan.last_call + chance.uniform(-0.03, 0.0), 4)
+    nodes = (*starts, NodePlan(start=max(0.0, late)))
+    return replace(plan, nodes=nodes, min_nodes=len(nodes), max_nodes=len(nodes) + 1, join_timeout=timeout)
+
+
+def _leaving(chance: Random, plan: Plan) -> Plan:
+    """Nodes leave one after the other, and come back."""
+    at, faults = 10.0, []
+    for _ in range(chance.randint(1, 4)):
+        at = round(at + chance.uniform(0.0, 15.0), 3)
+        faults.append(Leave(at=at, node=_place(chance, plan), back_after=_back(chance)))
+    return replace(plan, work=45.0, faults=(*plan.faults, *faults))
 
 
 KINDS: dict[str, Callable[[Random, Plan], Plan]] = {
@@ -212,5 +320,13 @@ KINDS: dict[str, Callable[[Random, Plan], Plan]] = {
     "another life": _another_life,
     "loss and death": _lost_with_a_death,
     "late shutdown": _late_shutdown,
+    "uneven end": _uneven_end,
+    "stubborn": _stubborn,
+    "old roster": _old_roster,
+    "no pages": _no_pages,
+    "lost race of a shutdown": _lost_race_of_a_shutdown,
+    "spares": _spares,
+    "too few": _too_few,
+    "leaving": _leaving,
 }
 """What may be added to a plan, by name."""

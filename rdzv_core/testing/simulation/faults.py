@@ -14,12 +14,14 @@ from rdzv_core.testing.simulation.plan import (
     FailHost,
     FailWorkers,
     Fault,
+    HangHost,
     Leave,
     LoseLease,
     LosePages,
     LoseRegister,
     Partition,
     Pause,
+    PauseDecider,
     Rival,
     Rollback,
     SlowShutdown,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from rdzv_core.testing.simulation.node import Node
     from rdzv_core.testing.simulation.world import World
 
-__all__ = ["schedule"]
+__all__ = ["pause", "schedule"]
 
 
 def schedule(world: World, fault: Fault) -> None:
@@ -54,16 +56,20 @@ def _strike(world: World, fault: Fault) -> None:
             world.bootstrap.crash_next.append(
                 lambda node: _crash(world, node, orphans=False, back_after=fault.back_after, place=node.place)
             )
+        case HangHost():
+            world.bootstrap.hang_next += 1
         case FailHost():
             world.bootstrap.fail_next += 1
         case Leave(node=place):
             _leave(world, world.at_place(place), fault)
         case Pause(node=place):
-            _pause(world, world.at_place(place), fault)
+            pause(world, world.at_place(place), fault.seconds)
+        case PauseDecider():
+            world.network.pause_next_decider(fault.seconds)
         case Deaf(node=place):
             node = world.at_place(place)
             if node is not None:
-                node.agent.deaf_until = fault.end
+                node.agent.deaf_until = fault.at + fault.seconds
         case SlowShutdown(node=place):
             node = world.at_place(place)
             if node is not None:
@@ -140,12 +146,14 @@ def _leave(world: World, node: Node | None, fault: Leave) -> None:
         world.agenda.after(fault.back_after, world.spawn, fault.node)
 
 
-def _pause(world: World, node: Node | None, fault: Pause) -> None:
-    if node is None or node.paused:
+def pause(world: World, node: Node | None, seconds: float) -> None:
+    """Stop a node, and let it go on later."""
+    if node is None or node.paused or not node.alive:
         return
     node.paused = True
     world.refresh_fine()
-    world.agenda.after(fault.seconds, _resumed, world, node)
+    world.laws.disturb(world.agenda.now + seconds)
+    world.agenda.after(seconds, _resumed, world, node)
 
 
 def _resumed(world: World, node: Node) -> None:

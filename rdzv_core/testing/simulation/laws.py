@@ -11,10 +11,13 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rdzv_core.errors import RendezvousTimeoutError
 from rdzv_core.machine.decide import HOLD_INTERVALS
 from rdzv_core.machine.record import Record
 from rdzv_core.machine.register import Register
+from rdzv_core.runtime.leading import STALE
 from rdzv_core.runtime.orders import Call, Joined
+from rdzv_core.testing.simulation.plan import CALL_SECONDS, Deaf, Rollback
 from rdzv_core.wire import decode_page, decode_record, decode_register
 
 if TYPE_CHECKING:
@@ -23,8 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Broken", "Laws"]
 
+TICK = 1.0
+"""Seconds between two looks at what only time can break."""
+
 SLACK = 2.0
 """Seconds allowed for latencies beyond what a law allows."""
+
+AT_ONCE = 0.2
+"""Seconds within which survivors are told of a member that left."""
 
 MOST_COMMANDS = 6
 """Commands per node and round (I8)."""
@@ -43,6 +52,7 @@ class Broken(Exception):
 class _Asked:
     """What a node knew when it asked for a write of the register."""
 
+    at: float
     closes_own: str | None
     """It closes because a user asked it to, if the register names this round."""
     live: tuple[str, ...]
@@ -77,20 +87,34 @@ class Laws:
         self._seats: dict[str, dict[str, int]] = {}
         self._records: dict[str, Record] = {}
         """By id, the last record that made a node a candidate."""
+        self._elsewhere_since: dict[str, float] = {}
+        """Since when the record of a node says that it is in a round, or done: no candidate."""
         self._returned: dict[str, int] = {}
         self._unaware_since: dict[str, float] = {}
         self._unknown_since: dict[str, float] = {}
+        self._kept_since: dict[str, float] = {}
         self._ended_at: dict[str, float] = {}
         self._rounds_since_quiet = 0
+        self._spare_for: dict[str, float] = {}
+        """Seconds that a node at the barrier has been a spare, to the tick."""
+        self._withdrawn_at: dict[str, float] = {}
+        self._live_since: dict[str, float] = {}
+        """Since when the store has held a record of a node without a break."""
         self._commands: dict[str, tuple[int, int]] = {}
         """How many rounds there had been, and how many commands, when a node went to the barrier."""
 
     @property
     def bound(self) -> float:
-        """Seconds after the last fault within which a round must complete (I7); rule 13 adds its hold."""
+        """Seconds after the last fault within which a round must complete (I7).
+
+        Rule 13 adds its hold, and rule 16 the time that an overstayer is given.
+        """
         plan = self.plan
         hold = HOLD_INTERVALS * plan.interval if self.world.data_lost_at is not None else 0.0
-        return plan.last_call + plan.ttl + plan.interval + 1.0 + SLACK + hold
+        stay = plan.leave_timeout if any(isinstance(f, Deaf) for f in plan.faults) else 0.0
+        if plan.restart_on_node_loss != "always":
+            stay += plan.bootstrap_timeout  # nobody is told that rank 0 is dead
+        return plan.last_call + plan.ttl + plan.interval + 1.0 + SLACK + hold + stay
 
     def disturb(self, until: float | None = None) -> None:
         """Something happened, or goes on until then, that restarts the time within which all must be well."""
@@ -107,7 +131,7 @@ class Laws:
             closes_own = session.seat.round_id if session.seat is not None else ""
         register = decode_register(call.args[0])
         new_round = register.round_id and register.round_id not in self.rounds
-        return _Asked(closes_own=closes_own, live=node.believed_live if new_round else ())
+        return _Asked(at=self.world.agenda.now, closes_own=closes_own, live=node.believed_live if new_round else ())
 
     def applied(self, node: Node, call: Call, asked: Any, before: Register | None, answer: Any) -> None:
         """The store did what a node asked for."""
@@ -116,14 +140,53 @@ class Laws:
                 self._wrote(node, decode_register(call.args[0]), before, asked)
             case "announce" if answer.known:
                 record = decode_record(call.args[2])
+                self._live_since.setdefault(node.node_id, self.world.agenda.now)
                 if record.claim is None and not record.done:
                     self._records[node.node_id] = record
+                    self._elsewhere_since.pop(node.node_id, None)
+                else:
+                    self._elsewhere_since.setdefault(node.node_id, self.world.agenda.now)
+            case "withdraw":
+                self._withdrew(node)
             case "publish":
                 group, pages, _ = call.args
                 seats: dict[str, int] = {}
                 for page in pages:
                     seats.update(decode_page(page).ranks)
                 self._seats.setdefault(group, seats)
+
+    def _withdrew(self, node: Node) -> None:
+        """I7: the others know at once that a member has left, if nothing keeps anybody from the store."""
+        self._withdrawn_at[node.node_id] = self.world.agenda.now
+        register = self.world.register
+        if (
+            register is None
+            or register.closed is not None
+            or node.node_id not in self._seats.get(register.round_id, ())
+        ):
+            return
+        if node.session.seat is None or node.session.seat.round_id != register.round_id:
+            return
+        leader = self.world.by_id.get(self.world.led_by)
+        if leader is None or not leader.alive:
+            return
+        self.world.agenda.after(AT_ONCE, self._know_at_once, node, register.round_id, self.world.agenda.now)
+
+    def _know_at_once(self, node: Node, round_id: str, at: float) -> None:
+        register = self.world.register
+        nodes = [n for n in self.world.nodes if self.world.plays_by_the_rules(n)]
+        long_ago = at - self.plan.interval
+        calm = all(n.fine_since is not None and n.fine_since < long_ago for n in nodes)
+        calm = calm and all(n.unwell_at < at - 2 * self.plan.ttl for n in nodes)
+        if not nodes or not calm or self.world.data_lost_at is not None or self.plan.restart_on_node_loss != "always":
+            return
+        if (
+            register is not None
+            and register.round_id == round_id
+            and not register.disturbed
+            and not self.world.is_closed
+        ):
+            raise Broken("I7", f"{node} left at {at:.3f}, and {AT_ONCE} s later nobody has told the others")
 
     def _wrote(self, node: Node, after: Register, before: Register | None, asked: _Asked) -> None:
         if before is not None:
@@ -139,9 +202,26 @@ class Laws:
             self.closed.setdefault(after.life, after)
         if after.round_id and after.round_id not in self.rounds:
             self._decided(node, after, before, asked)
+        if before is not None and before.round_id == after.round_id and not before.disturbed and after.waiting:
+            self._for_good_reason(node, after)
+        if before is not None and before.round_id == after.round_id and not before.lost and after.lost:
+            self._told_of_lost(node, after)
         known = self.rounds.get(after.round_id)
         if known is not None and after.disturbed and known.told_at is None:
             known.told_at = self.world.agenda.now
+
+    def _for_good_reason(self, node: Node, after: Register) -> None:
+        """A round that stands is re-formed only for a newcomer that has come to stay (rule 7)."""
+        members = [self.world.by_id[n] for n in self._seats.get(after.round_id, ())]
+        silent_for = 2 * self.plan.ttl
+        if after.lost or any(m.session._left >= after.round or not m.agent.is_in_round for m in members):
+            return
+        if any(m.fine_since is None or m.unwell_at > self.world.agenda.now - silent_for for m in members):
+            return
+        since = self.world.agenda.now - self.plan.scale_up_delay
+        waiting = [n for n in self.world.nodes if n.agent.state == "joining"]
+        if not any(n.agent.since <= since + SLACK for n in waiting):
+            raise Broken("calm", f"{node} disturbs round {after.round}, which stands, for newcomers of a moment")
 
     def _closed(self, node: Node, after: Register, before: Register | None, asked: _Asked) -> None:
         if asked.closes_own is None:
@@ -164,10 +244,14 @@ class Laws:
             record = self._records.get(member)
             if record is None or record.left >= after.round:
                 raise Broken("I2", f"{member} is in round {after.round} and had not announced for it")
+            elsewhere = self.world.agenda.now - self._elsewhere_since.get(member, self.world.agenda.now)
+            if elsewhere > STALE + 1.0 and self.world.agenda.now - asked.at <= CALL_SECONDS:
+                raise Broken(
+                    "I2", f"{member} is in round {after.round}; its record has said for {elsewhere:.1f} s: in another"
+                )
             if (record.min_nodes, record.max_nodes) != (rules.min_nodes, rules.max_nodes):
                 raise Broken("I2", f"{member} is in round {after.round} and plays by other rules")
-        if before is not None and before.closed is not None:
-            raise Broken("I5", f"{node} formed round {after.round} in a closed run")
+        self._is_open(node, after, before)
         self._no_overlap(node, after, asked)
         self._rounds_since_quiet += 1
         most = 4 + 2 * len(self.plan.nodes)
@@ -175,40 +259,93 @@ class Laws:
             raise Broken("calm", f"{self._rounds_since_quiet} rounds were formed since the last fault")
         self.latest = self.rounds[after.round_id] = _Round(register=after, at=self.world.agenda.now)
 
+    def _is_open(self, node: Node, after: Register, before: Register | None) -> None:
+        """I5: no round is formed after the end, nor after a loss of data if somebody still knew better."""
+        if before is not None and before.closed is not None:
+            raise Broken("I5", f"{node} formed round {after.round} in a closed run")
+        if after.life not in self.closed:
+            return
+        since = self.world.agenda.now - self.plan.interval - SLACK
+        for other in self.world.nodes:
+            known = other.session._known
+            knew = known is not None and known.life == after.life and known.closed is not None
+            if knew and other.fine_since is not None and other.fine_since < since:
+                raise Broken("I5", f"{node} formed round {after.round}, though {other} knew that the run was closed")
+
     def _no_overlap(self, node: Node, after: Register, asked: _Asked) -> None:
-        previous = self.latest
+        """I4: whoever is in the last round and could be known to be there has left it."""
+        previous, now = self.latest, self.world.agenda.now
         if previous is None:
             return
-        number, round_id = previous.register.round, previous.register.round_id
-        members = self._seats[round_id]
-        live = [n for n in asked.live if n in members and n != node.node_id]
-        overstayed = previous.told_at is not None and (
-            self.world.agenda.now - previous.told_at >= self.plan.leave_timeout - SLACK
-        )
-        if overstayed:
+        told_at = previous.told_at
+        if told_at is not None and now - told_at >= self.plan.leave_timeout - SLACK:
             return
-        for node_id in live:
+        in_time = now - asked.at <= CALL_SECONDS
+        seen = set(asked.live)
+        for node_id in self._seats[previous.register.round_id]:
             other = self.world.by_id[node_id]
-            session = other.session
-            gone = session._left >= number or (session.seat is not None and session.seat.round_id != round_id)
-            if not other.alive or gone or session._done or self._excused(other):
+            if other is node or not self._is_in(other, previous):
                 continue
-            raise Broken(
-                "I4", f"{node} formed round {after.round} with {node_id} live, which had not left round {number}"
-            )
-        previous.left_alive = frozenset(live)
+            round_is = f"{node} formed round {after.round} while {node_id} is in round {previous.register.round}"
+            if node_id in seen and not self._excused(other):
+                raise Broken("I4", f"{round_is}, and the decision's roster shows it live")
+            held_for = now - self._live_since.get(node_id, now)
+            if in_time and held_for > STALE + CALL_SECONDS + 1.0 and not self._excused(other):
+                raise Broken("I4", f"{round_is}, and the store has shown it live for {held_for:.1f} s")
+            lost_at = self.world.data_lost_at
+            had_time = other.fine_since is not None and other.fine_since < now - self.plan.interval - SLACK
+            if lost_at is not None and had_time and other.unwell_at < lost_at - self.plan.ttl:
+                raise Broken("I4", f"{round_is}, {now - lost_at:.1f} s after a loss of data, and nothing kept it away")
+        previous.left_alive = frozenset(seen - {node.node_id})
+
+    def _is_in(self, node: Node, formed: _Round) -> bool:
+        """The node is in this round, as it sees it itself."""
+        session, register = node.session, formed.register
+        elsewhere = session.seat is not None and session.seat.round_id != register.round_id
+        return node.alive and session._left < register.round and not elsewhere and not session._done
 
     def _excused(self, node: Node) -> bool:
         """After a loss of data, a node that could not be asked within the hold counts as silent."""
-        lost_at = self.world.data_lost_at
-        if lost_at is None:
+        if self.world.data_lost_at is None:
             return False
         return node.fine_since is None or self.world.agenda.now - node.fine_since < self.plan.ttl
+
+    def _told_of_lost(self, node: Node, after: Register) -> None:
+        """Calm: no member is called lost that lives, and that nothing but the store itself kept away."""
+        now, plan = self.world.agenda.now, self.plan
+        for fault in plan.faults:
+            if (
+                isinstance(fault, Rollback)
+                and fault.lost > plan.ttl - 2 * plan.interval
+                and 0 <= now - fault.at < plan.ttl
+            ):
+                return  # the records are so old that some expire before their nodes pulse again
+        healthy = 0
+        for node_id in self._seats.get(after.round_id, ()):
+            other = self.world.by_id[node_id]
+            seat = other.session.seat
+            here = other.alive and seat is not None and seat.round_id == after.round_id and other.agent.is_in_round
+            withdrew = self._withdrawn_at.get(node_id, -self.plan.ttl) > now - self.plan.ttl
+            healthy += (
+                here and not withdrew and other.fine_since is not None and other.unwell_at < now - 2 * self.plan.ttl
+            )
+        if after.lost > after.world - healthy:
+            raise Broken(
+                "calm",
+                f"{node} calls {after.lost} of {after.world} members of round {after.round} lost; {healthy} are well",
+            )
+
+    def records_changed(self) -> None:
+        """The roster has changed: forget who is gone."""
+        live = self.world.live_ids
+        for node_id in [n for n in self._live_since if n not in live]:
+            del self._live_since[node_id]
 
     # --- the nodes ---------------------------------------------------------------------------------------
 
     def joins(self, node: Node) -> None:
         """A node goes to the barrier."""
+        self._spare_for[node.node_id] = 0.0
         self._commands[node.node_id] = len(self.rounds), _commands(node)
 
     def returned(self, node: Node, joined: Joined) -> None:
@@ -236,7 +373,8 @@ class Laws:
         self._count_commands(node)
 
     def _count_commands(self, node: Node) -> None:
-        if self.plan.faults or node.leading is not None:
+        in_time = self.world.agenda.now - node.agent.since < self.plan.join_timeout
+        if self.plan.faults or node.leading is not None or not in_time:
             return
         since, before = self._commands[node.node_id]
         used = _commands(node) - before
@@ -245,7 +383,24 @@ class Laws:
 
     def join_failed(self, node: Node, error: BaseException) -> None:
         """A node's join raised."""
-        self.world.failures.append(f"{node}: {type(error).__name__}: {error}")
+        if isinstance(error, RendezvousTimeoutError):
+            self._timed_out(node)
+
+    def _timed_out(self, node: Node) -> None:
+        """I7: a node gives up only after its whole time at the barrier, and only if it has no seat."""
+        now = self.world.agenda.now
+        waited = now - node.agent.since - self._spare_for.pop(node.node_id, 0.0)
+        if waited < self.plan.join_timeout / 2:
+            raise Broken(
+                "I7", f"{node} timed out after {waited:.1f} s at the barrier, not counting its time as a spare"
+            )
+        register, formed = self.world.register, self.latest
+        if register is None or formed is None or register.round_id != formed.register.round_id:
+            return
+        seated = node.node_id in self._seats[register.round_id] and register.round > node.session._left
+        withdrawn_at = self._withdrawn_at.get(node.node_id, 0.0)
+        if seated and not register.lost and formed.at < withdrawn_at and node.fine_since is not None:
+            raise Broken("I7", f"{node} timed out with a seat in round {register.round}")
 
     def ended(self, node: Node) -> None:
         """A node is gone, one way or another."""
@@ -268,8 +423,23 @@ class Laws:
         for node in self.world.nodes:
             self._knows_its_place(node)
             self._is_known(node)
+            self._is_released(node)
             self._waits_no_longer_than_told(node)
+            self._count_as_spare(node)
         self._progress()
+
+    def _count_as_spare(self, node: Node) -> None:
+        register = self.world.register
+        if (
+            node.agent.state == "joining"
+            and node.fine_since is not None
+            and register is not None
+            and register.round_id
+            and not register.disturbed
+            and register.closed is None
+            and node.node_id not in self._seats[register.round_id]
+        ):
+            self._spare_for[node.node_id] += TICK
 
     def _knows_its_place(self, node: Node) -> None:
         """I6: a superseded node knows it."""
@@ -290,6 +460,14 @@ class Laws:
         missing = node.agent.state in ("joining", "running", "barrier") and node.node_id not in self.world.live_ids
         if self._lasts(self._unknown_since, node, holds=missing) > self.plan.interval + SLACK:
             raise Broken("I6", f"{node} is {node.agent.state}, and the store has no record of it")
+
+    def _is_released(self, node: Node) -> None:
+        """I7: nobody is kept in the exit barrier of a round that others have left."""
+        kept = (
+            node.agent.state == "barrier" and node.session.waiting > 0 and node.agent.deaf_until < self.world.agenda.now
+        )
+        if self._lasts(self._kept_since, node, holds=kept) > self.plan.interval + SLACK:
+            raise Broken("I7", f"{node} is kept in the exit barrier, though others re-form")
 
     def _lasts(self, since: dict[str, float], node: Node, *, holds: bool) -> float:
         """For how long something has held for a node that nothing keeps from the store."""
@@ -325,13 +503,16 @@ class Laws:
             return
         nodes = [n for n in self.world.nodes if n.fine_since is not None and self.world.plays_by_the_rules(n)]
         joining = [n for n in nodes if n.agent.state == "joining"]
-        active = [n for n in nodes if n.agent.state in ("joining", "running", "stopping")]
+        there = [n for n in nodes if n.agent.state in ("joining", "running", "stopping")]
+        active = [n for n in there if n.agent.deaf_until <= now - self.bound]
         register = self.world.register
         closed = register is not None and register.closed is not None
+        if register is None and 2 * len(nodes) <= len(self.world.nodes):
+            return  # most of those who are there want other rules
         if closed or len(active) >= plan.min_nodes:
             for node in joining:
                 wait = now - max(node.agent.since, quiet)
-                if node.session._joining is not None and node.session._joining.spare_since is not None and not closed:
+                if not closed and self._may_be_spare(node, wait):
                     continue
                 if wait > self.bound:
                     raise Broken(
@@ -340,10 +521,23 @@ class Laws:
         for node in nodes:
             self._was_told(node, quiet)
 
+    def _may_be_spare(self, node: Node, wait: float) -> bool:
+        """A node may be passed over for as long as the round is whole and full, or near its end, or it is new."""
+        joining, register = node.session._joining, self.world.register
+        if joining is None or joining.spare_since is None or register is None:
+            return False
+        members = [self.world.by_id[n] for n in self._seats.get(register.round_id, ())]
+        inside = [m for m in members if m.alive and m.agent.is_in_round]
+        if any(m.agent.state in ("barrier", "closing") for m in inside) or len(inside) >= self.plan.max_nodes:
+            return True
+        return len(inside) == len(members) and wait <= self.plan.scale_up_delay + self.bound
+
     def _was_told(self, node: Node, quiet: float) -> None:
         """I7: the survivors of a lost member are told."""
         seat, now = node.session.seat, self.world.agenda.now
         if seat is None or node.agent.state != "running" or node.session.waiting or self.world.is_closed:
+            return
+        if self.plan.restart_on_node_loss != "always":
             return
         since = max(quiet, node.agent.since)
         for member in self._seats[seat.round_id]:

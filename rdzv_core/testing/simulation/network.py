@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 from rdzv_core.runtime.orders import Call
-from rdzv_core.testing.simulation.plan import Partition, Stall, Weather
+from rdzv_core.testing.simulation.plan import CALL_SECONDS, Partition, Stall, Weather
 
 if TYPE_CHECKING:
     from rdzv_core.testing.simulation.node import Node
     from rdzv_core.testing.simulation.world import World
 
 __all__ = ["Network"]
-
-CALL_SECONDS = 2.0
-"""Seconds after which a client gives up on an answer: well below the keep-alive interval, as the contract asks."""
 
 WRITES = frozenset({"announce", "pulse", "withdraw", "set_state", "publish"})
 """Calls that a bad network may apply late, or twice."""
@@ -37,6 +34,7 @@ class Network:
         self._queue: list[tuple[Node, int, Call, Any]] = []
         self._partitions: dict[int, list[Partition]] = {}
         self._weather: dict[int, Weather] = {}
+        self._pauses: list[float] = []
 
     # --- faults ------------------------------------------------------------------------------------------
 
@@ -88,6 +86,10 @@ class Network:
             node.state_watcher.check()
             node.roster_watcher.check()
 
+    def pause_next_decider(self, seconds: float) -> None:
+        """Stop the next leader that publishes pages, before it writes the round."""
+        self._pauses.append(seconds)
+
     # --- what may happen to a message ----------------------------------------------------------------------
 
     def latency(self, node: Node) -> float:
@@ -102,9 +104,9 @@ class Network:
         """Whether the node's requests reach the store, and answers the node."""
         return node.place not in self._partitions
 
-    def fine(self, node: Node) -> bool:
-        """Nothing keeps the node from the store."""
-        return not self.stalled and node.place not in self._partitions and node.place not in self._weather
+    def fair(self, node: Node) -> bool:
+        """The node's own network is as it should be."""
+        return node.place not in self._partitions and node.place not in self._weather
 
     def loses_push(self, node: Node) -> bool:
         """Whether this push to the node gets lost."""
@@ -178,6 +180,8 @@ class Network:
             error = failure
         if number < 0:
             return
+        if call.name == "publish" and self._pauses:
+            world.pause(node, self._pauses.pop())
         weather = self._weather.get(node.place)
         lost = weather is not None and self.chance.random() < weather.lose_reply
         if lost or node.place in self._partitions:

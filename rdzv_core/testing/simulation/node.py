@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator
 from random import Random
@@ -61,6 +62,10 @@ class Node:
         self.chance = Random(f"{plan.seed}/{self.node_id}")
         self.alive = True
         self.paused = False
+        self.unwell = False
+        """It is paused, cut off, or its network is bad."""
+        self.unwell_at = -math.inf
+        """When something other than the store itself last kept this node from it."""
         self.resumed_at = 0.0
         """When the last pause ended, on this node's clock: no deadline within it counts."""
         self.fine_since: float | None = world.agenda.now
@@ -248,7 +253,7 @@ class BootstrapWorld:
     def __init__(self, world: World) -> None:
         self.world = world
         self.servers: dict[Bootstrap, Node] = {}
-        self.fail_next = 0
+        self.fail_next = self.hang_next = 0
         self.crash_next: list[Callable[[Node], None]] = []
         self._ports = 10000
 
@@ -257,6 +262,10 @@ class BootstrapWorld:
         if self.crash_next:
             crash = self.crash_next.pop(0)
             self.world.agenda.after(0.0, crash, node)
+            return
+        if self.hang_next:
+            self.hang_next -= 1
+            self.world.laws.disturb(self.world.agenda.now + self.world.plan.bootstrap_timeout)
             return
         self.world.agenda.after(self.world.chance.uniform(0.001, 0.02), node.happen, self._opened, node, order)
 

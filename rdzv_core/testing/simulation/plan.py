@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 __all__ = [
+    "CALL_SECONDS",
     "FAULTS",
     "ClockStep",
     "Crash",
@@ -15,6 +16,7 @@ __all__ = [
     "FailHost",
     "FailWorkers",
     "Fault",
+    "HangHost",
     "Leave",
     "LoseLease",
     "LosePages",
@@ -22,6 +24,7 @@ __all__ = [
     "NodePlan",
     "Partition",
     "Pause",
+    "PauseDecider",
     "Plan",
     "Rival",
     "Rollback",
@@ -30,6 +33,10 @@ __all__ = [
     "Weather",
     "Wipe",
 ]
+
+
+CALL_SECONDS = 2.0
+"""Seconds after which a client gives up on an answer: well below the keep-alive interval, as the contract asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +90,20 @@ class Pause(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PauseDecider(Fault):
+    """The next leader that is about to write a round is stopped for ``seconds`` just then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deaf(Fault):
     """The launcher's main thread is stuck: it does not ask whether nodes are waiting."""
 
     node: int
+
+    @property
+    def end(self) -> float:
+        """When it is over for the others: they need not wait for the node (rule 16)."""
+        return self.at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +195,11 @@ class FailHost(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HangHost(Fault):
+    """The next rank 0 tries to open its store for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlowShutdown(Fault):
     """The node's next ``shutdown()`` comes ``seconds`` late."""
 
@@ -201,12 +223,14 @@ FAULTS: dict[str, type[Fault]] = {
         Deaf,
         FailHost,
         FailWorkers,
+        HangHost,
         Leave,
         LoseLease,
         LosePages,
         LoseRegister,
         Partition,
         Pause,
+        PauseDecider,
         Rival,
         Rollback,
         SlowShutdown,
@@ -243,12 +267,13 @@ class Plan:
     regroup: float = 0.5
     leave_timeout: float = 60.0
     join_timeout: float = 120.0
-    bootstrap_timeout: float = 20.0
+    bootstrap_timeout: float = 60.0
     scale_up_delay: float = 15.0
     store_outage_timeout: float = 60.0
     closed_ttl: float = 20.0
     close_timeout: float = 10.0
     placement: str = "sorted"
+    restart_on_node_loss: str = "always"
     work: float = 20.0
     """How long the workers of a round must run, in all, for the job to be done."""
     uneven: float = 0.0

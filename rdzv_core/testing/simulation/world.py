@@ -14,9 +14,9 @@ from rdzv_core.runtime.session import SessionSettings
 from rdzv_core.testing.memory import Change, MemoryBackend, MemoryStore, Snapshot
 from rdzv_core.testing.simulation.agenda import Agenda
 from rdzv_core.testing.simulation.agent import Agent
-from rdzv_core.testing.simulation.faults import schedule
+from rdzv_core.testing.simulation.faults import pause, schedule
 from rdzv_core.testing.simulation.job import Job
-from rdzv_core.testing.simulation.laws import Broken, Laws
+from rdzv_core.testing.simulation.laws import TICK, Broken, Laws
 from rdzv_core.testing.simulation.network import Network
 from rdzv_core.testing.simulation.node import BootstrapWorld, Node
 from rdzv_core.testing.simulation.plan import Plan, Rollback
@@ -24,9 +24,6 @@ from rdzv_core.testing.simulation.transcript import Transcript
 from rdzv_core.wire import decode_register
 
 __all__ = ["Outcome", "World", "play"]
-
-TICK = 1.0
-"""Seconds between two looks at the laws that time can break."""
 
 LONGEST = 900.0
 """Seconds after the last fault by which every node must have ended."""
@@ -97,10 +94,11 @@ class World:
         self.nodes: list[Node] = []
         """Those that are alive."""
         self.by_id: dict[str, Node] = {}
-        self.failures: list[str] = []
         self._caught: list[Exception] = []
         self.register: Register | None = None
         self.register_now: tuple[bytes | None, Any] = (None, None)
+        self.led_by = ""
+        """Who held the lease just before the last call."""
         self._changes: set[Change] = set()
         self._sweep_at: float | None = None
         self._to_start = 0
@@ -173,11 +171,16 @@ class World:
         self.nodes.append(node)
         self.by_id[node.node_id] = node
         self.laws.disturb()
-        if not self.network.fine(node):
+        node.unwell = not self.network.fair(node)
+        if node.unwell or self.network.stalled:
             node.fine_since = None
         node.start()
         node.agent.join()
         return node
+
+    def pause(self, node: Node, seconds: float) -> None:
+        """Stop a node for a time."""
+        pause(self, node, seconds)
 
     def forget(self, node: Node) -> None:
         """A node is no more."""
@@ -192,6 +195,8 @@ class World:
     def apply(self, node: Node, call: Call, context: Any) -> Any:
         """Do a call at the store."""
         before = self.register
+        run = self.store._runs.get(self.run_id)
+        self.led_by = run.lease.owner if run is not None and run.lease is not None else ""
         answer = getattr(self.backend, call.name)(*call.args, **call.kwargs)
         self.laws.applied(node, call, context, before, answer)
         return answer
@@ -206,6 +211,7 @@ class World:
             if Change.LEASE in changes:
                 self._nudge()
             if Change.ROSTER in changes:
+                self.laws.records_changed()
                 for node in self.nodes:
                     if node.roster_watcher.blocked:
                         node.roster_watcher.check()
@@ -260,10 +266,15 @@ class World:
     def refresh_fine(self) -> None:
         """Note for each node whether anything keeps it from the store."""
         for node in self.nodes:
-            if node.paused or not self.network.fine(node):
+            if node.fine_since is None and node.unwell:
+                node.unwell_at = self.agenda.now
+            node.unwell = node.paused or not self.network.fair(node)
+            if node.unwell or self.network.stalled:
                 node.fine_since = None
             elif node.fine_since is None:
                 node.fine_since = self.agenda.now
+            if node.unwell:
+                node.unwell_at = self.agenda.now
 
     def plays_by_the_rules(self, node: Node) -> bool:
         """The node was started with the rules of the rest."""
@@ -294,6 +305,7 @@ class World:
                 regroup=plan.regroup,
                 leave_timeout=plan.leave_timeout,
                 placement=plan.placement,
+                restart_on_node_loss=plan.restart_on_node_loss,
             ),
             bootstrap_timeout=plan.bootstrap_timeout,
             scale_up_delay=plan.scale_up_delay,
