@@ -357,6 +357,7 @@ def create_handler(
     *,
     backend_options: Sequence[Option] = (),
     endpoint: Endpoint | None = None,
+    kind: type[DynamicRendezvousHandler] = DynamicRendezvousHandler,
 ) -> DynamicRendezvousHandler:
     """Make a handler from the parameters that a launcher collected.
 
@@ -366,6 +367,7 @@ def create_handler(
         params: Run, numbers of nodes, local address, and options.
         backend_options: The options that the backend has read from ``params``, so that they are known here.
         endpoint: Where the store is, to find the local address by.
+        kind: The class of the handler.
 
     Raises:
         OptionError: An option is unknown, or its value is wrong; names all of them.
@@ -376,7 +378,7 @@ def create_handler(
         logger.warning("run '%s': %s", params.run_id, doubt)
     logger.info("run '%s' on backend '%s': %s", params.run_id, backend.name, describe(values))
     own = {option.name for option in HANDLER_OPTIONS}
-    return DynamicRendezvousHandler.from_backend(
+    return kind.from_backend(
         params.run_id,
         store,
         backend,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from base64 import b64decode, b64encode
+from contextlib import suppress
 from urllib.parse import quote
 
+import etcd
 import pytest
-from rdzv_etcd import EtcdV3RendezvousBackend
+from rdzv_etcd import EtcdRendezvousBackend, EtcdV3RendezvousBackend
+from rdzv_etcd.target import target_of
+from rdzv_etcd.v2.access import clients_of
+from rdzv_etcd.v2.names import RunNames
 
 from rdzv_core.testing.conformance import CoordinationConformance, Power
 from rdzv_core.testing.proxy import FaultProxy
@@ -125,3 +131,74 @@ class TestBehindAPassword(EtcdLaws):
     @pytest.fixture
     def make_backend(self, proxy, trainer):
         return lambda run_id: EtcdV3RendezvousBackend.connect(f"http://{trainer}@{proxy.endpoint}", run_id)
+
+
+# --- v2
+
+
+class V2BackDoor:
+    """python-etcd, past the backend."""
+
+    def __init__(self, server, proxy, client):
+        self.server = server
+        self.proxy = proxy
+        self.client = client
+
+    def _register(self, run_id):
+        return RunNames(run_id=run_id, prefix="laws").register
+
+    def read_register(self, run_id):
+        try:
+            return b64decode(self.client.read(self._register(run_id)).value.partition(" ")[2])
+        except etcd.EtcdKeyNotFound:
+            return None
+
+    def write_register(self, run_id, state):
+        self.client.write(self._register(run_id), f"a-stranger {b64encode(state).decode()}")
+
+    def wipe(self, run_id):
+        with suppress(etcd.EtcdKeyNotFound):
+            self.client.delete(RunNames(run_id=run_id, prefix="laws").all, recursive=True, dir=True)
+
+    def snapshot(self):
+        EtcdBackDoor._restart(self, lambda data, copy: shutil.copytree(data, copy))
+
+    def roll_back(self):
+        EtcdBackDoor.roll_back(self)
+
+    _restart = EtcdBackDoor._restart
+    cut = EtcdBackDoor.cut
+    mend = EtcdBackDoor.mend
+    lose_next_answer = EtcdBackDoor.lose_next_answer
+
+    @property
+    def raw(self):
+        return self
+
+
+@pytest.mark.filterwarnings("ignore:HTTPResponse.getheader:DeprecationWarning")
+class V2Laws(EtcdLaws):
+    @pytest.fixture
+    def back_door(self, server, proxy):
+        return V2BackDoor(server, proxy, server.get_client())
+
+    @pytest.fixture
+    def make_backend(self, proxy):
+        def make(run_id):
+            clients = clients_of(target_of(proxy.endpoint, {}, {}).cluster)
+            return EtcdRendezvousBackend(clients, run_id, "laws")
+
+        return make
+
+
+class TestV2OnEtcd35(V2Laws):
+    @pytest.fixture
+    def server(self, etcd35):
+        return etcd35
+
+
+@pytest.mark.needs_etcd_server
+class TestV2OnEtcd34(V2Laws):
+    @pytest.fixture
+    def server(self, etcd34):
+        return etcd34

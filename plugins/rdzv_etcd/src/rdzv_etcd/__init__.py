@@ -6,17 +6,17 @@ Each name is fetched when it is first used: torch imports this package in every 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .backend import EtcdV3RendezvousBackend
-from .options import ETCD_OPTIONS, LEGACY_OPTIONS, V2_OPTIONS
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rdzv_core.api import RendezvousHandler, RendezvousParameters
     from rdzv_core.options import Option
 
+    from .backend import EtcdV3RendezvousBackend
     from .legacy import EtcdRendezvousHandler, create_rdzv_handler
+    from .options import ETCD_OPTIONS, LEGACY_OPTIONS, V2_OPTIONS
     from .server import EtcdServer
     from .store import EtcdStore
     from .target import Target
@@ -39,24 +39,35 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LAZY = {
+STORE_PREFIX = "/torch/elastic/store"
+"""Where :func:`create_backend` puts the keys of its store; torch's place for them."""
+
+_HOMES = {
+    "ETCD_OPTIONS": "options",
+    "LEGACY_OPTIONS": "options",
+    "V2_OPTIONS": "options",
     "EtcdRendezvousBackend": "v2.backend",
     "EtcdRendezvousHandler": "legacy",
     "EtcdServer": "server",
     "EtcdStore": "store",
+    "EtcdV3RendezvousBackend": "backend",
     "create_rdzv_handler": "legacy",
 }
 
-STORE_PREFIX = "/torch/elastic/store"
-"""Where :func:`create_backend` puts the keys of its store; torch's place for them."""
-
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def create_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -66,6 +77,9 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
         ValueError: Endpoint or options are not understood; the sentence says which, and shows no password.
     """
     from rdzv_core import create_handler as create
+
+    from .backend import EtcdV3RendezvousBackend
+    from .options import ETCD_OPTIONS
 
     target = _target(params, ETCD_OPTIONS)
     backend = EtcdV3RendezvousBackend(target, params.run_id)
@@ -80,6 +94,8 @@ def create_v2_handler(params: RendezvousParameters) -> RendezvousHandler:
         RendezvousConnectionError: python-etcd is not installed or does not work.
     """
     from rdzv_core import create_handler as create
+
+    from .options import V2_OPTIONS
 
     backend, target = _v2_backend(params)
     return create(None, backend, params, backend_options=V2_OPTIONS, endpoint=target.endpoint)
@@ -99,6 +115,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
 
 
 def _v2_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Target]:
+    from .options import V2_OPTIONS
     from .v2.access import clients_of
     from .v2.backend import EtcdRendezvousBackend
 

@@ -6,9 +6,11 @@ the environment (``RDZV_ETCD_PASSWORD``, ``RDZV_READ_TIMEOUT``, ...), and may st
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rdzv_core.options import Option
 
-__all__ = ["ETCD_OPTIONS", "LONGEST_CALL"]
+__all__ = ["ETCD_OPTIONS", "LEGACY_OPTIONS", "LONGEST_CALL", "V2_OPTIONS"]
 
 LONGEST_CALL = 6.0
 """Seconds; a member without a leader gives an answer up after 7, and we must be done before it."""
@@ -71,3 +73,14 @@ ETCD_OPTIONS: tuple[Option, ...] = (
     ),
 )
 """The options of the backends, beside those of the handler."""
+
+
+def _beginning_with(prefix: str) -> tuple[Option, ...]:
+    return tuple(replace(o, default=prefix) if o.name == "key_prefix" else o for o in ETCD_OPTIONS)
+
+
+V2_OPTIONS = _beginning_with("/torch/elastic/rendezvous")
+"""The options of ``etcd-v2``: those of v3, and torch's directory."""
+
+LEGACY_OPTIONS = _beginning_with("/torchelastic/p2p")
+"""The options of ``etcd``: those of v3, and the directory of torch's legacy handler."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rdzv_core.endpoint import Endpoint, parse_endpoint
-from rdzv_core.options import OptionError, read_options
+from rdzv_core.options import Option, OptionError, read_options
 
 from .gateway.cluster import Cluster
 from .options import ETCD_OPTIONS, LONGEST_CALL
@@ -34,14 +34,20 @@ class Target:
         return str(self.cluster)
 
 
-def target_of(endpoint: str | None, options: Mapping[str, Any], environ: Mapping[str, str]) -> Target:
+def target_of(
+    endpoint: str | None,
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+    declared: Sequence[Option] = ETCD_OPTIONS,
+) -> Target:
     """Understand an endpoint with its options; opens nothing but looks whether named files are there.
 
     Args:
         endpoint: ``HOST:PORT``, several with commas between them, or a URL: ``http://USER:PASSWORD@HOST:PORT``,
             ``https://HOST:PORT,HOST:PORT?ca_cert=FILE``. Empty: ``localhost:2379``.
-        options: What was given of :data:`ETCD_OPTIONS`. Beats the endpoint's query, which beats the environment.
+        options: What was given. Beats the endpoint's query, which beats the environment.
         environ: The environment.
+        declared: The options that there are.
 
     Raises:
         ValueError: Something is not understood, contradicts itself, or names a file that is not there. The
@@ -57,7 +63,7 @@ def target_of(endpoint: str | None, options: Mapping[str, Any], environ: Mapping
         )
     asked = {key: value.replace("%", "%25") for key, value in where.query.items()}  # decoded once more below
     try:
-        values = read_options(ETCD_OPTIONS, config=asked | dict(options), environ=environ)
+        values = read_options(declared, config=asked | dict(options), environ=environ)
     except OptionError as error:
         raise type(error)([_in_query(problem, asked, where) for problem in error.problems]) from None
 
