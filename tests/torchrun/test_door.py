@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,6 +158,23 @@ def test_the_exception_in_flight_is_the_reason_of_a_shutdown(make, outcome: str,
     end = ending(make())
     assert (end.outcome, end.closes) == (outcome, closes)
     assert words in end.reason
+
+
+def test_the_page_tells_the_same_endings():
+    page = (ROOT / "docs" / "torchrun.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| (yes|no), (?:`(\w+)`|it leaves) \|$", page, flags=re.MULTILINE)
+    of_the_page = {
+        "nothing": [None],
+        "`ChildFailedError`": [failed_workers()],
+        "`KeyboardInterrupt`, `SignalException`": [KeyboardInterrupt(), SignalException("x", signal.SIGTERM)],
+        "`SystemExit`": [SystemExit(0)],
+        "anything else": [RuntimeError()],
+    }
+    assert {what for what, _, _ in rows} == set(of_the_page)
+    for what, closes, outcome in rows:
+        for error in of_the_page[what]:
+            end = ending(error)
+            assert (end.closes, end.outcome) == (closes == "yes", outcome or "left")
 
 
 # --- the handler --------------------------------------------------------------------------------------------------
