@@ -15,12 +15,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from display import Display
 from nodes import Nodes
+
+from rdzv_core import RendezvousError
+from rdzv_core.discovery import SERVERS, Discovery
+from rdzv_core.servers import DevServer
 
 TOTAL = 170.0
 """Seconds after which the demo gives up, whatever it waits for."""
@@ -167,31 +170,38 @@ def play(story: Story) -> None:
         raise DemoError(f"not every node ended well: {ends}")
 
 
+def name_for_torchrun(backend: str, plugins: Discovery) -> str:
+    """What torchrun calls ``backend``: torch keeps a few names to itself, and ours then begin with ``rdzv-``.
+
+    Raises:
+        DemoError: No plugin that torchrun could load offers it.
+    """
+    installed = plugins.names("torchrun.handlers")
+    for name in (backend, f"rdzv-{backend}"):
+        if name in installed:
+            return name
+    raise DemoError(f"no plugin offers '{backend}' to torchrun. Installed: {', '.join(installed) or 'nothing'}.")
+
+
 @contextmanager
-def server(backend: str, port: int) -> Iterator[Any]:
-    """The server of ``backend``, found as any plugin's is, for as long as the demo runs.
+def server_for(backend: str, port: int, plugins: Discovery) -> Iterator[DevServer]:
+    """A server for ``backend``, found as any plugin's is, for as long as the demo runs.
 
     Raises:
         DemoError: There is no such plugin, no server program, or the port is taken.
     """
-    from rdzv_core import RendezvousError
-    from rdzv_core.discovery import SERVERS, Discovery
-
+    fitting = [name for name in plugins.names(SERVERS) if name in backend.split("-")]
+    if not fitting:
+        raise DemoError(f"no plugin offers a server for '{backend}'. Installed: {', '.join(plugins.names(SERVERS))}.")
     try:
-        running = Discovery().load(SERVERS, backend)(port=port)
-        running.start()
+        server: DevServer = plugins.load(SERVERS, fitting[0])(port=port)
+        server.start()
     except (ValueError, OSError, RendezvousError) as error:
         raise DemoError(str(error)) from error
     try:
-        yield running
+        yield server
     finally:
-        running.stop()
-
-
-def launcher_name(backend: str) -> str:
-    """What torchrun calls a backend of ours: torch keeps some names to itself, and ours then begins with ``rdzv-``."""
-    names = {point.name for point in entry_points(group="torchrun.handlers")}
-    return f"rdzv-{backend}" if f"rdzv-{backend}" in names else backend
+        server.stop()
 
 
 def main() -> int:
@@ -216,16 +226,18 @@ def main() -> int:
     keep = arguments.folder is not None
     story = None
     try:
-        with server(arguments.backend, arguments.port) as running:
-            display.tell("server", f"{arguments.backend} at {running.endpoint}; logs in {folder}", folder=str(folder))
+        plugins = Discovery()
+        backend = name_for_torchrun(arguments.backend, plugins)
+        with server_for(backend, arguments.port, plugins) as server:
+            display.tell("server", f"{backend} at {server.endpoint}; logs in {folder}", folder=str(folder))
             nodes = Nodes(
                 folder=folder,
                 launcher=[
                     "--nnodes=2:4",
                     "--nproc-per-node=1",
                     "--max-restarts=3",
-                    f"--rdzv-backend={launcher_name(arguments.backend)}",
-                    f"--rdzv-endpoint={running.endpoint}",
+                    f"--rdzv-backend={backend}",
+                    f"--rdzv-endpoint={server.endpoint}",
                     f"--rdzv-id=demo-{folder.name}",
                     "--rdzv-conf=" + ",".join(f"{name}={value}" for name, value in OPTIONS.items()),
                     "--local-addr=127.0.0.1",
