@@ -116,9 +116,15 @@ class EndpointSource:
         host = _inside(address) if hosted else address.host
         try:
             return self._client(host, address.port)
-        except RuntimeError:
+        except RuntimeError as error:
             self.doubt()
-            raise
+            if "ping failed" not in str(error).lower():
+                raise
+            raise RendezvousConnectionError(
+                f"What listens at {address} is no TCPStore: it does not answer as one. Another program has the port; "
+                "choose another endpoint for this job.",
+                backend="c10d",
+            ) from error
 
     def doubt(self) -> None:
         """A client could not be had, or was lost: the next is made with more care."""
