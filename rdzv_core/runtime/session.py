@@ -261,9 +261,10 @@ class Session:
         while self._closes:
             yield from self._close(self._closes[0][0])
             self._closes.popleft()
-        if self._joining is not None and self._pending is None:  # with a seat it is bootstrap_timeout that counts
-            if self._clock.monotonic() >= self._joining.due(self._clock.monotonic()):
-                yield from self._run_out(self._joining)
+        joining, now = self._joining, self._clock.monotonic()
+        # With a seat it is bootstrap_timeout that counts.
+        if joining is not None and self._pending is None and now >= joining.due(now):
+            yield from self._run_out(joining)
         if self._leading is not None and self._lead_is_due():
             yield from self._lead(self._leading)
 
@@ -566,6 +567,7 @@ class Session:
                 return (yield from self._give_up(answer))
             case Stay() | Superseded():
                 self._in_round(answer)
+                yield from self._bring_pages()
             case Ended():
                 self._ended(answer)
             case Republish():
@@ -719,6 +721,15 @@ class Session:
         if self._done and self.waiting:
             self._release(answer.why)
 
+    def _bring_pages(self) -> Steps:
+        """Publish the pages once more if the leader misses them and this node, which once led, holds them."""
+        register, held = self._stored, self._held
+        if register is None or held is None or not register.rollcall or held.round_id != register.round_id:
+            return
+        yield from self._call(publish(held.round_id, held.seats, self._settings.keep))
+        self._held = None  # once: the roll stays called for as long as the round stands
+        self.journal.note(f"published the members of round {register.round} once more: it has led, and holds them")
+
     def _answer_rollcall(self) -> None:
         if self._stored is not None and self._stored.rollcall and not self._claiming:
             self._claiming = self._must_announce = True
@@ -867,6 +878,7 @@ class Session:
             return False
         self.journal.note("was seated at the last moment; goes on")
         joining.deadline = self._clock.monotonic() + self._settings.bootstrap_timeout
+        yield from self._react()
         return True
 
     def _who_is_there(self) -> Steps:

@@ -1,0 +1,492 @@
+"""One session at a time, driven by hand on a clock of our own: what it asks of the store, and when.
+
+What many sessions do together under faults is the simulator's subject.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+
+from rdzv_core.api import Placed
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.events import Event, NodeSuperseded, StoreBack, StoreLost
+from rdzv_core.machine.register import Bootstrap, Register
+from rdzv_core.machine.rules import Policy, Rules
+from rdzv_core.runtime.orders import (
+    Call,
+    Close,
+    Connect,
+    Connected,
+    Finish,
+    Host,
+    Hosted,
+    Join,
+    Leave,
+    Nudge,
+    Place,
+    RosterSeen,
+    Sleep,
+    StateSeen,
+    WatchRoster,
+)
+from rdzv_core.runtime.session import Identity, Session, SessionSettings
+from rdzv_core.testing.memory import Change, MemoryBackend, MemoryStore
+from rdzv_core.wire import decode_record, decode_register, encode_register
+
+RUN = "job-7"
+
+
+class Hall:
+    """A store, a clock, and the sessions that meet there. Nothing moves but by ``settle`` and ``advance``."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.store = MemoryStore(now=self.monotonic, rng=Random(1))
+        self.back_door = MemoryBackend(self.store, RUN)
+        self.changes: set[Change] = set()
+        self.store.on_change(lambda _, change: self.changes.add(change))
+        self.nodes: list[Puppet] = []
+        self.pushes = True
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> str:
+        return "noon"
+
+    @property
+    def register(self) -> Register | None:
+        data = self.store.peek(RUN)
+        return None if data is None else decode_register(data)
+
+    def node(self, name: str, low: int = 1, high: int = 1, **settings: Any) -> Puppet:
+        node = Puppet(self, name, low, high, **settings)
+        self.nodes.append(node)
+        return node
+
+    def settle(self) -> None:
+        """Let everybody do what there is to do at this moment."""
+        for _ in range(10_000):
+            self._push()
+            due = [n for n in self.nodes if not n.over and (n.session.inbox or n.sleeps_until <= self.now)]
+            if not due:
+                return
+            due[0].go()
+        raise AssertionError("the sessions do not come to rest")
+
+    def _push(self) -> None:
+        changes, self.changes = self.changes, set()
+        if not self.pushes:
+            return
+        for node in self.nodes:
+            if node.cut or node.deaf or node.over:
+                continue
+            if Change.REGISTER in changes:
+                found = self.back_door.get_state()
+                node.session.inbox.append(Nudge() if found is None else StateSeen(*found))
+            if Change.LEASE in changes:
+                node.session.inbox.append(Nudge())
+            if Change.ROSTER in changes and node.watches:
+                node.session.inbox.append(RosterSeen(self.back_door.roster(), self.now))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, from one waking to the next."""
+        until = self.now + seconds
+        self.settle()
+        while True:
+            wakings = [n.sleeps_until for n in self.nodes if not n.over]
+            expiry = self.store.next_expiry()
+            self.now = max(self.now, min([until, *wakings, *([expiry] if expiry is not None else [])]))
+            self.store.sweep()
+            self.settle()
+            if self.now >= until:
+                return
+
+
+class Puppet:
+    """A session on strings."""
+
+    def __init__(self, hall: Hall, name: str, low: int, high: int, **settings: Any) -> None:
+        self.hall = hall
+        self.backend = MemoryBackend(hall.store, RUN)
+        self.events: list[Event] = []
+        rules = Rules(min_nodes=low, max_nodes=high, interval=5.0, ttl=15.0)
+        policy = settings.pop("policy", Policy(last_call=1.0, regroup=0.5))
+        self.session = Session(
+            Identity(node_id=name, addr=f"host-{name}", pid=1, local_id=0),
+            SessionSettings(run_id=RUN, backend="memory", rules=rules, policy=policy, **settings),
+            clock=hall,
+            chance=Random(name),
+            emit=self.events.append,
+        )
+        self.steps = self.session.run()
+        self.sleeps_until = hall.now
+        self.watches = self.cut = self.deaf = self.over = False
+        self.calls: list[Call] = []
+        self.before: Callable[[Call], None] = lambda call: None
+        """Called before each call of the backend; may change the world, or raise."""
+        self._answer: Any = None
+        self._error: RendezvousError | None = None
+
+    def go(self) -> None:
+        """Obey until it sleeps."""
+        while True:
+            try:
+                order = self.steps.throw(self._error) if self._error is not None else self.steps.send(self._answer)
+            except StopIteration:
+                self.over = True
+                return
+            self._answer = self._error = None
+            match order:
+                case Sleep(until):
+                    self.sleeps_until = float("inf") if until is None else until
+                    return
+                case Call():
+                    self.calls.append(order)
+                    try:
+                        self.before(order)
+                        if self.cut:
+                            raise RendezvousConnectionError("The cable is cut.")
+                        self._answer = getattr(self.backend, order.name)(*order.args, **order.kwargs)
+                    except RendezvousError as error:
+                        self._error = error
+                case WatchRoster():
+                    self.watches = order.on
+                case Place():
+                    self._answer = Placed()
+                case Host(seat):
+                    self.session.inbox.append(Hosted(seat.round_id, Bootstrap(addr="h", port=seat.round)))
+                case Connect(seat):
+                    self.session.inbox.append(Connected(seat.round_id, f"store of {seat.round_id}"))
+
+    def tell(self, message: Any) -> Any:
+        self.session.inbox.append(message)
+        return message
+
+    def join(self, timeout: float = 60.0) -> Future:
+        return self.tell(Join(timeout, Future())).promise
+
+    def close(self, only_own: bool = True) -> Future:
+        return self.tell(Close("success", "all is done", only_own, 5.0, Future())).promise
+
+    def leave(self) -> Future:
+        return self.tell(Leave("it is time", 2.0, Future())).promise
+
+    def count(self) -> Counter[str]:
+        """Calls by name since the last count."""
+        counted = Counter(call.name for call in self.calls)
+        self.calls.clear()
+        return counted
+
+
+@pytest.fixture
+def hall() -> Hall:
+    return Hall()
+
+
+def in_a_round(hall: Hall, *names: str, low: int = 1, **settings: Any) -> list[Puppet]:
+    nodes = [hall.node(name, low, len(names), **settings) for name in names]
+    joins = [node.join() for node in nodes]
+    hall.advance(2.0)
+    assert [promise.result(0).seat.rank for promise in joins] == list(range(len(names)))
+    for node in nodes:
+        node.count()
+    return nodes
+
+
+# --- what a round costs -----------------------------------------------------------------------------------------
+
+
+def test_the_first_round_costs_a_follower_an_announcement_a_page_and_a_look(hall: Hall):
+    nodes = [hall.node(f"n{i:02}", 1, 20) for i in range(20)]
+    joins = [node.join() for node in nodes]
+    hall.settle()
+    assert all(promise.done() for promise in joins)
+    for node in nodes[1:]:
+        assert node.count() == {"announce": 1, "page": 1, "get_state": 1}
+    leader = nodes[0].count()
+    assert leader["publish"] == 1
+    assert leader["set_state"] == 2, "the round, and its store"
+    assert leader.total() <= 6 + 1
+
+
+def test_a_later_round_costs_no_more_than_six_commands(hall: Hall):
+    nodes = in_a_round(hall, *(f"n{i:02}" for i in range(20)))
+    joins = [node.join() for node in nodes]
+    hall.settle()
+    assert all(promise.result(0).seat.round == 2 for promise in joins)
+    counts = [node.count() for node in nodes]
+    for count in counts[1:]:
+        assert count["announce"] == 1
+        assert count.total() <= 6
+    assert counts[0].total() <= 12
+
+
+def test_peace_costs_a_pulse_per_interval_and_nothing_else(hall: Hall):
+    nodes = in_a_round(hall, "a", "b", "c")
+    hall.advance(100.0)
+    for node in nodes:
+        calls = node.count()
+        assert set(calls) == ({"pulse", "roster"} if node.watches else {"pulse"}), "a leader looks whether all is well"
+        assert 19 <= calls["pulse"] <= 21
+        assert calls["roster"] <= calls["pulse"]
+
+
+def test_a_lost_push_costs_one_interval(hall: Hall):
+    nodes = in_a_round(hall, "a", "b")
+    hall.pushes = False
+    nodes[1].join()
+    hall.advance(0.1)
+    hall.changes.clear()
+    hall.back_door.set_state(
+        encode_register(
+            Register(**{**_fields(hall.register), "revision": 99, "write_id": "x", "waiting": 1, "reason": "come"})
+        ),
+        hall.back_door.get_state()[1],
+    )
+    assert nodes[0].session.waiting == 0
+    hall.advance(5.3)
+    assert nodes[0].session.waiting == 1
+
+
+def _fields(register: Register) -> dict[str, Any]:
+    return {name: getattr(register, name) for name in register.__dataclass_fields__}
+
+
+# --- doubt ------------------------------------------------------------------------------------------------------
+
+
+def test_an_announcement_whose_answer_was_lost_is_made_again_with_a_higher_seq(hall: Hall):
+    node = hall.node("a", 2, 2)
+    node.join()
+    hall.store.lose_answers(1)
+    hall.settle()
+    hall.advance(1.0)
+    seqs = [call.args[1] for call in node.calls if call.name == "announce"]
+    assert seqs == [1, 2]
+    assert len(hall.back_door.roster().records) == 1
+
+
+def test_a_failed_pulse_is_tried_again_within_a_second(hall: Hall):
+    (node,) = in_a_round(hall, "a")
+    hall.advance(4.0)
+    node.cut = True
+    tries: list[float] = []
+    node.before = lambda call: tries.append(hall.now)
+    hall.advance(8.0)
+    assert len(tries) >= 6
+    assert max(b - a for a, b in pairwise(tries)) <= 1.0
+    assert [type(e) for e in node.events if isinstance(e, StoreLost | StoreBack)] == [StoreLost]
+    node.cut = False
+    hall.advance(1.0)
+    (back,) = [e for e in node.events if isinstance(e, StoreBack)]
+    assert 3.0 <= back.outage <= 9.0
+
+
+def test_a_close_whose_answer_was_lost_is_found_and_not_repeated(hall: Hall):
+    (node,) = in_a_round(hall, "a")
+
+    def lose(call: Call) -> None:
+        if call.name == "set_state":
+            node.before = lambda call: None
+            hall.store.lose_answers(1)
+
+    node.before = lose
+    promise = node.close()
+    hall.advance(1.0)
+    assert promise.result(0) is True
+    assert node.count()["set_state"] == 1
+    assert hall.register.closed.by == "a"
+
+
+# --- leave is not close -----------------------------------------------------------------------------------------
+
+
+def test_a_close_looks_again_for_each_attempt(hall: Hall):
+    """The others form a round between its reading and its writing: then it is not its run to close."""
+    a, _ = in_a_round(hall, "a", "b")
+
+    def others_go_on(call: Call) -> None:
+        if call.name == "set_state":
+            a.before = lambda call: None
+            data, token = hall.back_door.get_state()
+            register = Register(**{**_fields(decode_register(data)), "round": 2, "round_id": "r2", "revision": 50})
+            hall.back_door.set_state(encode_register(register), token)
+
+    a.before = others_go_on
+    promise = a.close()
+    hall.settle()
+    assert promise.result(0) is False
+    assert hall.register.closed is None
+    assert hall.register.round == 2
+
+
+def test_a_close_that_loses_a_race_for_the_same_round_is_made_again(hall: Hall):
+    a, _ = in_a_round(hall, "a", "b")
+
+    def rewrite(call: Call) -> None:
+        if call.name == "set_state":
+            a.before = lambda call: None
+            data, token = hall.back_door.get_state()
+            register = Register(**{**_fields(decode_register(data)), "revision": 50, "waiting": 1, "reason": "x"})
+            hall.back_door.set_state(encode_register(register), token)
+
+    a.before = rewrite
+    promise = a.close()
+    hall.settle()
+    assert promise.result(0) is True
+    assert (hall.register.closed.by, hall.register.revision) == ("a", 51)
+
+
+def test_a_leader_that_leaves_decides_once_more_and_takes_lease_and_record_along(hall: Hall):
+    a, b = in_a_round(hall, "a", "b")
+    began = hall.now
+    promise = a.leave()
+    hall.settle()
+    assert promise.done()
+    assert a.over
+    assert [call.name for call in a.calls][-2:] == ["set_state", "withdraw"]
+    assert hall.register.lost == 1
+    assert b.session.waiting == 1
+    assert hall.now == began, "nobody has waited for anything"
+    hall.advance(0.2)
+    assert b.watches, "it leads now"
+
+
+def test_a_leader_that_cannot_write_lets_another_try(hall: Hall):
+    a, b = in_a_round(hall, "a", "b")
+
+    def refuse(call: Call) -> None:
+        if call.name == "set_state":
+            raise RendezvousConnectionError("No answer.", maybe_applied=False)
+
+    a.before = refuse
+    b.join()
+    hall.advance(6.0)
+    assert [call.kwargs["lead"] for call in a.calls if call.name in ("pulse", "announce")][-1] is False
+    assert b.watches
+    assert not a.watches
+
+
+def test_a_join_that_times_out_looks_once_more_and_goes_on_if_it_was_seated(hall: Hall):
+    """Its decision to give up and the leader's to seat it crossed."""
+    a, b = hall.node("a", 2, 2), hall.node("b", 2, 2)
+    joined = a.join()
+    hall.settle()
+    b.deaf = True
+    promise = b.join(timeout=3.0)
+    hall.advance(2.9)
+    assert hall.register.world == 2
+    assert not promise.done()
+    hall.advance(0.2)
+    b.deaf = False
+    assert "withdraw" not in b.count(), "the others were not told that it leaves"
+    assert promise.result(0).seat.world == joined.result(0).seat.world == 2
+    assert hall.register.lost == 0
+
+
+# --- lost data --------------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_lost_everything_is_told_again_without_a_restart(hall: Hall):
+    nodes = in_a_round(hall, "a", "b", "c")
+    before = hall.register
+    hall.store.wipe()
+    hall.advance(6.0)
+    after = hall.register
+    assert (after.life, after.round_id, after.bootstrap) == (before.life, before.round_id, before.bootstrap)
+    assert after.revision >= before.revision
+    assert after.write_id != before.write_id
+    records = [decode_record(entry.record) for entry in hall.back_door.roster().records]
+    assert {record.claim.round_id for record in records} == {before.round_id}
+    hall.advance(60.0)
+    assert [node.session.waiting for node in nodes] == [0, 0, 0]
+    assert hall.back_door.page(before.round_id, 0) is not None, "who once led has kept the pages"
+
+
+def test_pages_that_are_lost_come_back_from_who_once_led(hall: Hall):
+    a, b = in_a_round(hall, "a", "b")
+    pages = hall.store._runs[RUN].pages
+    before = {group: held.pages for group, held in pages.items()}
+    pages.clear()
+    a.deaf = True
+    a.backend.pulse(
+        "a", a.session._seq, 15.0, lead=False
+    )  # the lease is free, and b, which never saw the pages, takes it
+    hall.advance(0.5)
+    assert b.watches
+    assert hall.register.rollcall
+    hall.advance(6.0)
+    assert {group: held.pages for group, held in pages.items()} == before
+    assert a.count()["publish"] == 1
+    hall.advance(30.0)
+    assert a.count()["publish"] == 0
+    assert [node.session.waiting for node in (a, b)] == [0, 0]
+
+
+def test_with_the_pages_lost_for_good_the_roll_is_called(hall: Hall):
+    nodes = in_a_round(hall, "a", "b", "c")
+    hall.store._runs[RUN].pages.clear()
+    nodes[0].cut = True  # the only one that ever led
+    hall.advance(40.0)
+    assert hall.register.rollcall
+    records = [decode_record(entry.record) for entry in hall.back_door.roster().records]
+    claims = {(record.node_id, record.claim.round_id) for record in records}
+    assert claims == {(name, hall.register.round_id) for name in "bc"}
+    assert [node.session.waiting for node in nodes[1:]] == [1, 1], "and a is missing"
+
+
+def test_a_node_of_an_old_life_learns_that_it_is_superseded(hall: Hall):
+    (old,) = in_a_round(hall, "old")
+    old.cut = True
+    hall.store.wipe()
+    hall.settle()
+    (_,) = in_a_round(hall, "new")
+    life = hall.register.life
+    old.cut = False
+    hall.advance(6.0)
+    assert old.session.waiting == 1
+    assert any(isinstance(e, NodeSuperseded) for e in old.events)
+    assert hall.register.life == life
+    promise = old.close()
+    hall.settle()
+    assert promise.result(0) is False
+    assert hall.register.closed is None
+
+
+# --- who may judge ----------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_called_dead_by_a_judge_that_shared_the_outage(hall: Hall):
+    nodes = in_a_round(hall, "a", "b", "c")
+    hall.advance(20.0)
+    for node in nodes:
+        node.cut = True
+    hall.advance(30.0)
+    assert not hall.back_door.roster().records, "all have expired"
+    b = nodes[1]
+    b.cut = False
+    hall.advance(14.0)
+    assert b.watches
+    assert hall.register.lost == 0
+    hall.advance(6.0)
+    assert hall.register.lost == 2, "after a whole TTL of unbroken contact silence is death"
+
+
+def test_finished_is_said_once_and_a_new_join_takes_it_back(hall: Hall):
+    (a,) = in_a_round(hall, "a")
+    a.tell(Finish())
+    hall.settle()
+    assert a.count() == {"announce": 1}
+    assert decode_record(hall.back_door.roster().records[0].record).done
+    promise = a.join()
+    hall.advance(2.0)
+    assert promise.result(0).seat.round == 2
+    assert not decode_record(hall.back_door.roster().records[0].record).done
