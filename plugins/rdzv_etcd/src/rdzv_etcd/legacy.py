@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from rdzv_core.runtime.handler import DynamicRendezvousHandler
+from rdzv_core import DynamicRendezvousHandler
 
 from .v2.backend import EtcdRendezvousBackend
 
@@ -47,7 +47,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
         ValueError: Endpoint or options are not understood.
         RendezvousConnectionError: python-etcd is not installed or does not work.
     """
-    from rdzv_core.runtime.handler import create_handler
+    from rdzv_core import create_handler
 
     from . import _target
     from .options import LEGACY_OPTIONS
