@@ -267,6 +267,9 @@ def _seated(register: Register, page: PageLookup, rank: int) -> Answer:
     )
     if register.lost:
         return GiveUp(round=register.round, why=f"round {register.round} lost a member: {register.reason}")
+    if register.waiting and register.bootstrap is None:
+        why = f"round {register.round} is to re-form before rank 0 has published its store: {register.reason}"
+        return GiveUp(round=register.round, why=why)
     if register.bootstrap is not None:
         return Completed(
             seat=seat,

@@ -535,7 +535,8 @@ class Session:
     def _react(self) -> Steps:
         """Follow the register until it asks for nothing more."""
         for _ in range(16):
-            self._page = replace(self._page, waited=self._clock.monotonic() - self._page_since)
+            if self._joining is not None:
+                self._page = replace(self._page, waited=self._clock.monotonic() - self._page_since)
             me = Me(
                 node_id=self._identity.node_id,
                 rules=self._rules,
