@@ -171,6 +171,30 @@ def guarded_etcd():
         yield server
 
 
+@pytest.fixture(scope="session")
+def v2_guarded_etcd():
+    """Asks for a password by its v2 API."""
+    with EtcdServer(binary=wheel_binary()) as server:
+
+        def put(path, body, method="PUT", who=None):
+            connection = http.client.HTTPConnection(server.host, server.port, timeout=10)
+            headers = {"Content-Type": "application/json"}
+            if who:
+                headers["Authorization"] = f"Basic {text(who)}"
+            connection.request(method, f"/v2/auth/{path}", json.dumps(body), headers)
+            response = connection.getresponse()
+            assert response.status < 300, response.read()
+            connection.close()
+
+        put("users/root", {"user": "root", "password": "root"})
+        permissions = {"kv": {"read": ["/laws/*"], "write": ["/laws/*"]}}
+        put("roles/rdzv", {"role": "rdzv", "permissions": permissions})
+        put(f"users/{USER}", {"user": USER, "password": PASSWORD, "roles": ["rdzv"]})
+        put("enable", {})
+        put("roles/guest", {}, "DELETE", who="root:root")
+        yield server
+
+
 @pytest.fixture
 def own_server():
     """A server that the test may break."""

@@ -67,10 +67,12 @@ class EtcdBackDoor:
         self.proxy.lose_replies(1)
 
 
+QUICK = {"read_timeout": 1.5}
+
+
 class EtcdLaws(CoordinationConformance):
     powers = frozenset(Power)
     ttl = 2.0  # etcd makes no shorter lease
-    notice = 1.0
 
     @pytest.fixture
     def server(self):
@@ -87,7 +89,7 @@ class EtcdLaws(CoordinationConformance):
 
     @pytest.fixture
     def make_backend(self, proxy):
-        return lambda run_id: EtcdV3RendezvousBackend.connect(proxy.endpoint, run_id)
+        return lambda run_id: EtcdV3RendezvousBackend.connect(proxy.endpoint, run_id, QUICK)
 
 
 @pytest.mark.needs_etcd_server
@@ -116,7 +118,9 @@ class TestBehindTls(EtcdLaws):
 
     @pytest.fixture
     def make_backend(self, proxy, certificates):
-        return lambda run_id: EtcdV3RendezvousBackend.connect(f"https://{proxy.endpoint}", run_id, certificates.options)
+        return lambda run_id: EtcdV3RendezvousBackend.connect(
+            f"https://{proxy.endpoint}", run_id, QUICK | certificates.options
+        )
 
 
 class TestBehindAPassword(EtcdLaws):
@@ -130,7 +134,7 @@ class TestBehindAPassword(EtcdLaws):
 
     @pytest.fixture
     def make_backend(self, proxy, trainer):
-        return lambda run_id: EtcdV3RendezvousBackend.connect(f"http://{trainer}@{proxy.endpoint}", run_id)
+        return lambda run_id: EtcdV3RendezvousBackend.connect(f"http://{trainer}@{proxy.endpoint}", run_id, QUICK)
 
 
 # --- v2
@@ -185,7 +189,7 @@ class V2Laws(EtcdLaws):
     @pytest.fixture
     def make_backend(self, proxy):
         def make(run_id):
-            clients = clients_of(target_of(proxy.endpoint, {}, {}).cluster)
+            clients = clients_of(target_of(proxy.endpoint, QUICK, {}).cluster)
             return EtcdRendezvousBackend(clients, run_id, "laws")
 
         return make
@@ -202,3 +206,47 @@ class TestV2OnEtcd34(V2Laws):
     @pytest.fixture
     def server(self, etcd34):
         return etcd34
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
+class TestV2BehindTls(V2Laws):
+    @pytest.fixture
+    def server(self, tls_etcd):
+        return tls_etcd
+
+    @pytest.fixture
+    def back_door(self, server, proxy, certificates):
+        clients = clients_of(target_of(server.endpoint, certificates.options, {}).cluster)
+        return V2BackDoor(server, proxy, clients[0])
+
+    @pytest.fixture
+    def make_backend(self, proxy, certificates):
+        def make(run_id):
+            clients = clients_of(target_of(f"https://{proxy.endpoint}", QUICK | certificates.options, {}).cluster)
+            return EtcdRendezvousBackend(clients, run_id, "laws")
+
+        return make
+
+
+class TestV2BehindAPassword(V2Laws):
+    # Here etcd checks the password anew at each request, by a slow hash.
+    ttl = 3.0
+    slack = 2.5
+
+    @pytest.fixture
+    def server(self, v2_guarded_etcd):
+        return v2_guarded_etcd
+
+    @pytest.fixture
+    def back_door(self, server, proxy):
+        clients = clients_of(target_of(f"http://root:root@{server.endpoint}", {}, {}).cluster)
+        return V2BackDoor(server, proxy, clients[0])
+
+    @pytest.fixture
+    def make_backend(self, proxy, trainer):
+        def make(run_id):
+            clients = clients_of(target_of(f"http://{trainer}@{proxy.endpoint}", {}, {}).cluster)
+            return EtcdRendezvousBackend(clients, run_id, "laws")
+
+        return make
