@@ -39,7 +39,8 @@ STALE = 2.0
 class Written:
     """What the register holds after an attempt to write it."""
 
-    data: bytes
+    data: bytes | None
+    """None: the register was not written, and is empty."""
     token: Token
     did: bool
     seats: tuple[str, ...]
@@ -263,7 +264,7 @@ class Leading:
         data = encode_register(register)
         answer = yield from self._call(Call("set_state", (data, token)))
         if answer is None:
-            return None
+            return Written(data=None, token=None, did=False, seats=())
         stored, stored_token, did = answer
         if did:
             self._journal.note(f"as leader wrote revision {register.revision}: {decision.why}")

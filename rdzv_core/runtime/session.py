@@ -496,6 +496,9 @@ class Session:
             self._pulse_at = ended
         if written is None:
             return
+        if written.data is None:
+            self._found_nothing()
+            return
         self._adopt(written.data, written.token)
         if written.did and self._identity.node_id in written.seats:
             rank = written.seats.index(self._identity.node_id)
@@ -510,18 +513,35 @@ class Session:
     def _read(self) -> Steps:
         found = yield from self._call(Call("get_state"))
         if found is None:
-            self._stored, self._token, self._token_read, self._read_at = None, None, True, None
-            self._lead_due = True
+            self._found_nothing()
         else:
             self._adopt(*found)
+
+    def _found_nothing(self) -> None:
+        """The store holds no register. If it has lost one, it may have lost records too."""
+        self._stored, self._token, self._token_read, self._read_at = None, None, True, None
+        self._lead_due = True
+        if self._known is not None:
+            self._doubt_silence()
+
+    def _doubt_silence(self) -> None:
+        """The store has lost data: for a TTL, the silence of others is no proof that they are dead."""
+        self._pulses.clear()
 
     def _adopt(self, data: bytes, token: Token) -> None:
         self._read_at = None
         if self._token_read and token == self._token:
             return
-        register = decode_register(data)
+        register, known = decode_register(data), self._known
         self._stored, self._token, self._token_read = register, token, True
         self._lead_due = True
+        if (
+            known is not None
+            and register.life == known.life
+            and register.revision <= known.revision
+            and register.write_id != known.write_id
+        ):
+            self._doubt_silence()  # it fell back, or somebody had to write it again
         if register.round_id != self._page_of:
             self._page, self._page_of = (
                 PageLookup(bootstrap_timeout=self._settings.bootstrap_timeout),
@@ -769,7 +789,6 @@ class Session:
     def _republish(self, answer: Republish) -> Steps:
         known = self._known
         assert known is not None
-        self._pulses.clear()  # records may be lost too: for a TTL, silence is no proof of death
         held = self._leading.held if self._leading is not None else self._held
         if held is not None and held.round_id == known.round_id:
             yield from self._call(publish(held.round_id, held.seats, self._settings.keep))
@@ -783,7 +802,7 @@ class Session:
         """Write the register if it is as last read; returns whether that succeeded."""
         written = yield from self._call(Call("set_state", (encode_register(register), self._token)))
         if written is None:
-            self._stored, self._token = None, None
+            self._found_nothing()
             return False
         data, token, did = written
         self._adopt(data, token)
