@@ -306,7 +306,7 @@ MUTATIONS = {
         says="a member that stays too long after it was told is adrift",
         changes=lambda: (
             without(
-                deciding,
+                leading,
                 "decide",
                 ("None if timers.told_since is None else timers.told_since", "None if True else 0.0"),
             ),

@@ -240,8 +240,8 @@ def _stubborn(chance: Random, plan: Plan) -> Plan:
 def _old_roster(chance: Random, plan: Plan) -> Plan:
     """A member is back from the dead just after a leader, which is then stopped, has decided without it."""
     at, node = round(chance.uniform(8.0, 20.0), 3), _place(chance, plan)
-    away = Partition(at=at, seconds=round(chance.uniform(14.0, 18.0), 3), nodes=(node,))
-    stop = PauseDecider(at=at, seconds=round(chance.uniform(5.0, 14.0), 3))
+    away = Partition(at=at, seconds=round(chance.uniform(15.5, 17.5), 3), nodes=(node,))
+    stop = PauseDecider(at=at, seconds=round(chance.uniform(6.0, 9.8), 3))
     return replace(
         plan,
         min_nodes=1,
@@ -309,7 +309,9 @@ def _leaving(chance: Random, plan: Plan) -> Plan:
     at, faults = 10.0, []
     for _ in range(chance.randint(1, 4)):
         at = round(at + chance.uniform(0.0, 15.0), 3)
-        faults.append(Leave(at=at, node=_place(chance, plan), back_after=_back(chance)))
+        first = min(range(len(plan.nodes)), key=lambda place: plan.nodes[place].start)  # it leads, as likely as not
+        leaver = chance.choice((first, _place(chance, plan)))
+        faults.append(Leave(at=at, node=leaver, back_after=_back(chance)))
     return replace(plan, work=45.0, faults=(*plan.faults, *faults))
 
 

@@ -168,7 +168,8 @@ class Laws:
         if node.session.seat is None or node.session.seat.round_id != register.round_id:
             return
         leader = self.world.by_id.get(self.world.led_by)
-        if leader is None or not leader.alive:
+        absent = node.unwell_at > self.world.agenda.now - self.plan.ttl
+        if leader is None or not leader.alive or register.rollcall or absent:
             return
         self.world.agenda.after(AT_ONCE, self._know_at_once, node, register.round_id, self.world.agenda.now)
 
@@ -255,7 +256,7 @@ class Laws:
         self._no_overlap(node, after, asked)
         self._rounds_since_quiet += 1
         most = 4 + 2 * len(self.plan.nodes)
-        if self._rounds_since_quiet > most and self.world.agenda.now > self.plan.last_fault:
+        if self._rounds_since_quiet > most and self.world.agenda.now > self.world.last_fault:
             raise Broken("calm", f"{self._rounds_since_quiet} rounds were formed since the last fault")
         self.latest = self.rounds[after.round_id] = _Round(register=after, at=self.world.agenda.now)
 
@@ -399,7 +400,13 @@ class Laws:
             return
         seated = node.node_id in self._seats[register.round_id] and register.round > node.session._left
         withdrawn_at = self._withdrawn_at.get(node.node_id, 0.0)
-        if seated and not register.lost and formed.at < withdrawn_at and node.fine_since is not None:
+        if (
+            seated
+            and not register.lost
+            and not register.rollcall
+            and formed.at < withdrawn_at
+            and node.fine_since is not None
+        ):
             raise Broken("I7", f"{node} timed out with a seat in round {register.round}")
 
     def ended(self, node: Node) -> None:
@@ -489,7 +496,7 @@ class Laws:
         if session._leave is not None:
             self._not_past(node, "tries to leave", session._leave_by + SLACK)
         if session._closes:
-            self._not_past(node, "tries to close", session._closes[0][1] + SLACK)
+            self._not_past(node, "tries to close", session._closes[0][1] + 4 * SLACK)
 
     def _not_past(self, node: Node, what: str, deadline: float) -> None:
         late = node.clock.monotonic() - max(deadline, node.resumed_at + SLACK)
@@ -498,7 +505,7 @@ class Laws:
 
     def _progress(self) -> None:
         now, plan = self.world.agenda.now, self.plan
-        quiet = max(self.quiet_since, plan.last_fault)
+        quiet = max(self.quiet_since, self.world.last_fault)
         if now <= quiet + self.bound:
             return
         nodes = [n for n in self.world.nodes if n.fine_since is not None and self.world.plays_by_the_rules(n)]

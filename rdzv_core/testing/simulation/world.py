@@ -72,6 +72,7 @@ class World:
         make_backend: Callable[[MemoryStore, str], MemoryBackend] = MemoryBackend,
     ) -> None:
         self.plan = plan
+        self.last_fault = plan.last_fault
         self.transcript = transcript
         self.agenda = Agenda()
         if transcript is not None:
@@ -114,7 +115,7 @@ class World:
         law, sentence = None, "every invariant held"
         try:
             self._begin()
-            end = self.plan.last_fault + LONGEST
+            end = self.last_fault + LONGEST
             while self.nodes or self._to_start:
                 if self._caught:
                     raise self._caught[0]
