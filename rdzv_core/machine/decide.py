@@ -141,10 +141,12 @@ def _told(register: Register | None, timers: Timers, now: float) -> Timers:
 
 def _hold(cause: str, view: View, rules: Rules, timers: Timers, now: float, fresh: Fresh) -> Decision | None:
     """Hold still for two intervals after meeting a loss, once per loss, so that nodes can say what they know."""
-    if timers.hold is None or timers.hold.cause != cause:
+    rollcall = _rollcall(view, fresh)
+    if timers.hold is None or timers.hold.cause != cause or rollcall is not None:
+        # The time counts from when nodes can hear the rollcall: it may have been lost together with the register.
         hold = Hold(cause=cause, until=now + HOLD_INTERVALS * rules.interval)
         timers = replace(timers, hold=hold)
-        return Decision(register=_rollcall(view, fresh), wake_at=hold.until, timers=timers, why=f"holding: {cause}")
+        return Decision(register=rollcall, wake_at=hold.until, timers=timers, why=f"holding: {cause}")
     if now < timers.hold.until:
         return Decision(register=None, wake_at=timers.hold.until, timers=timers, why=f"holding: {cause}")
     return None

@@ -116,13 +116,16 @@ class Leading:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """The live nodes as last seen, in order of arrival."""
+        """The live nodes, in order of arrival, each by the newest record seen: a store may fall back to older ones."""
         entries = self._roster.records if self._roster is not None else ()
         decoded: dict[str, tuple[bytes, Record | None]] = {}
         for entry in entries:
             known = self._decoded.get(entry.node_id)
             if known is None or known[0] != entry.record:
-                known = entry.record, self._read_record(entry.node_id, entry.record)
+                record, newest = self._read_record(entry.node_id, entry.record), known[1] if known is not None else None
+                if record is not None and newest is not None and record.seq < newest.seq:
+                    record = newest
+                known = entry.record, record
             decoded[entry.node_id] = known
         self._decoded = decoded
         return tuple(record for _, record in decoded.values() if record is not None)
