@@ -23,7 +23,7 @@ from rdzv_core.testing.simulation.plan import NodePlan, Plan
 from rdzv_core.testing.simulation.shrink import shrink
 from rdzv_core.testing.simulation.world import Outcome, play
 
-__all__ = ["main", "play_seed"]
+__all__ = ["crowd", "main", "play_seed", "story"]
 
 CHUNK = 20
 
@@ -79,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(json.dumps(report) + "\n")
     else:
         for outcome in broken[: options.show]:
-            sys.stdout.write(_story(outcome, shrunk=not options.no_shrink) + "\n")
+            sys.stdout.write(story(outcome, shrunk=not options.no_shrink) + "\n")
         if options.transcript and total == 1 and not broken:
-            sys.stdout.write(_story(outcome, shrunk=False) + "\n")
+            sys.stdout.write(story(outcome, shrunk=False) + "\n")
         sys.stdout.write(" ".join(f"{key}={value}" for key, value in report.items()) + "\n")
     return 1 if broken else 0
 
@@ -100,8 +100,8 @@ def _progress(number: int, total: int, broken: int, began: float) -> None:
         sys.stderr.write(f"{number} of {total} schedules, {broken} broken, {rate:.0f} per second\n")
 
 
-def _story(outcome: Outcome, *, shrunk: bool) -> str:
-    """What happened, in the smallest plan that breaks the same law."""
+def story(outcome: Outcome, *, shrunk: bool = True) -> str:
+    """What happened, told for the smallest plan that breaks the same law, and how to play it again."""
     plan = outcome.plan
     if shrunk:
         plan = shrink(plan, lambda smaller: play(smaller).law == outcome.law)

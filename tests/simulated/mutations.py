@@ -16,6 +16,7 @@ from rdzv_core.backend import Pulse, Token
 from rdzv_core.machine import decide as deciding
 from rdzv_core.machine import follow as following
 from rdzv_core.runtime import leading, session
+from rdzv_core.runtime.leading import Leading
 from rdzv_core.runtime.session import Session
 from rdzv_core.testing.memory import Change, MemoryBackend
 
@@ -150,19 +151,6 @@ MUTATIONS = {
         kinds=("no pages",),
         laws=frozenset({"I7"}),
     ),
-    "the register is not read again after the page": Mutation(
-        rule="6",
-        says="a node reads its page, then the register once more",
-        changes=lambda: (
-            without(
-                Session,
-                "_read_page",
-                ("if rank is not None and register.bootstrap is not None:", "if False:"),
-            ),
-        ),
-        kinds=("Pause", "Weather", "Partition"),
-        laws=frozenset({"I4", "I5"}),
-    ),
     "larger than the world": Mutation(
         rule="7",
         says="waiting counts if the round would be larger than the live nodes still in it",
@@ -268,23 +256,14 @@ MUTATIONS = {
         says="a leader that cannot read a page asks everybody for a claim",
         changes=lambda: (constant(deciding, "_rollcall", lambda *_: None),),
         kinds=("loss and death",),
-        laws=frozenset({"I4", "I2"}),
+        laws=frozenset({"I2", "I4", "calm"}),
     ),
     "no hold": Mutation(
         rule="13",
         says="a leader that met a loss decides nothing for two intervals",
         changes=lambda: (constant(deciding, "HOLD_INTERVALS", 0.0),),
         kinds=LOSSES,
-        laws=frozenset({"I4", "I2"}),
-    ),
-    "no claim": Mutation(
-        rule="13",
-        says="a node that the store has forgotten announces again with its claim",
-        changes=lambda: (
-            without(Session, "_pulse", ("self._claiming = (self.seat or self._pending) is not None", "pass")),
-        ),
-        kinds=LOSSES,
-        laws=frozenset({"I4", "I2"}),
+        laws=frozenset({"I2", "I4", "calm"}),
     ),
     "the store never says that it does not know": Mutation(
         rule="13",
@@ -321,5 +300,96 @@ MUTATIONS = {
         kinds=("LoseLease", "Rival", "Pause"),
         laws=frozenset({"I1", "I2", "I3", "I4", "I5"}),
         make_backend=StaleTokenWins,
+    ),
+    # Mistakes that the simulator found in the session and the leader: each would be found again.
+    "a new leader does not sleep": Mutation(
+        rule="found",
+        says="a leader that has not read the register waits for it",
+        changes=lambda: (
+            without(
+                Session,
+                "_wake_at",
+                ("if self._leading is not None and self._token_read:", "if self._leading is not None:"),
+            ),
+        ),
+        kinds=("Crash",),
+        laws=frozenset({"sound"}),
+    ),
+    "a page of a round that was given up is waited for": Mutation(
+        rule="found",
+        says="nothing is due for a round that was given up",
+        changes=lambda: (
+            without(
+                Session,
+                "_page_wake_at",
+                ("if self._stored is None or self._stored.round <= self._left:", "if self._stored is None:"),
+            ),
+        ),
+        kinds=("no pages",),
+        laws=frozenset({"sound"}),
+    ),
+    "silence proves death after a loss of data": Mutation(
+        rule="found",
+        says="after a loss of data silence proves nothing for a TTL",
+        changes=lambda: (
+            constant(Session, "_doubt_silence", lambda _: None),
+            without(Leading, "_view", ("fit = False", "pass")),
+        ),
+        kinds=("Wipe", "Rollback"),
+        laws=frozenset({"calm"}),
+        within=1500,
+    ),
+    "a leader with rules of its own stays": Mutation(
+        rule="found",
+        says="a leader whose rules are not those of most lets another lead before the first round",
+        changes=lambda: (constant(deciding, "_outvoted", lambda *_: False),),
+        kinds=("other rules",),
+        laws=frozenset({"I7"}),
+    ),
+    "an overstayer is taken for a newcomer": Mutation(
+        rule="found",
+        says="a member that the next round was formed without is adrift until it announces again",
+        changes=lambda: (without(leading, "decide", ("if timers.overstayed:", "if False:")),),
+        kinds=("stubborn",),
+        laws=frozenset({"calm"}),
+    ),
+    "a node with a seat times out": Mutation(
+        rule="found",
+        says="with a seat it is the time for the bootstrap that counts",
+        changes=lambda: (
+            without(Session, "_turn", ("joining is not None and self._pending is None and", "joining is not None and")),
+            without(
+                Session,
+                "_run_out",
+                ("        return\n    yield from self._part()", "        pass\n    yield from self._part()"),
+            ),
+        ),
+        kinds=("too few",),
+        laws=frozenset({"I7", "calm"}),
+    ),
+    "a round that comes back is not reached again": Mutation(
+        rule="found",
+        says="when a rollback brings a round back its store is reached anew",
+        changes=lambda: (without(Session, "_adopt", ('self._connecting = ""', "pass")),),
+        kinds=("Rollback",),
+        laws=frozenset({"sound"}),
+        within=3000,
+    ),
+    "members wait for a rank 0 that has given up": Mutation(
+        rule="found",
+        says="a round that is to re-form before it has a store is given up",
+        changes=lambda: (without(following, "_seated", ("if register.waiting and", "if False and")),),
+        kinds=("LosePages", "no pages"),
+        laws=frozenset({"I7"}),
+        within=2000,
+    ),
+    "a node without a page is no spare": Mutation(
+        rule="found",
+        says="who was not in the round that the register names is a spare, also if it could not read its page",
+        changes=lambda: (
+            without(following, "_at_barrier", ("Wait(spare=_not_needed(me, register, page)", "Wait(spare=False")),
+        ),
+        kinds=("no pages",),
+        laws=frozenset({"I7"}),
     ),
 }

@@ -215,13 +215,13 @@ class Laws:
         """A round that stands is re-formed only for a newcomer that has come to stay (rule 7)."""
         members = [self.world.by_id[n] for n in self._seats.get(after.round_id, ())]
         silent_for = 2 * self.plan.ttl
-        if after.lost or any(m.session._left >= after.round or not m.agent.is_in_round for m in members):
+        if after.lost or any(m.session._left >= after.round or m.agent.state in ("leaving", "gone") for m in members):
             return
         if any(m.fine_since is None or m.unwell_at > self.world.agenda.now - silent_for for m in members):
             return
         since = self.world.agenda.now - self.plan.scale_up_delay
-        waiting = [n for n in self.world.nodes if n.agent.state == "joining"]
-        if not any(n.agent.since <= since + SLACK for n in waiting):
+        waiting = [self.world.by_id[n] for n in self.world.live_ids]  # also those that died since they said so
+        if not any(n.agent.since <= since + SLACK and n.session.seat is None for n in waiting):
             raise Broken("calm", f"{node} disturbs round {after.round}, which stands, for newcomers of a moment")
 
     def _closed(self, node: Node, after: Register, before: Register | None, asked: _Asked) -> None:
@@ -253,7 +253,8 @@ class Laws:
             if (record.min_nodes, record.max_nodes) != (rules.min_nodes, rules.max_nodes):
                 raise Broken("I2", f"{member} is in round {after.round} and plays by other rules")
         self._is_open(node, after, before)
-        self._no_overlap(node, after, asked)
+        unreadable = before is None or before.rollcall
+        self._no_overlap(node, after, asked, unreadable=unreadable)
         self._rounds_since_quiet += 1
         most = 4 + 2 * len(self.plan.nodes)
         if self._rounds_since_quiet > most and self.world.agenda.now > self.world.last_fault:
@@ -273,7 +274,7 @@ class Laws:
             if knew and other.fine_since is not None and other.fine_since < since:
                 raise Broken("I5", f"{node} formed round {after.round}, though {other} knew that the run was closed")
 
-    def _no_overlap(self, node: Node, after: Register, asked: _Asked) -> None:
+    def _no_overlap(self, node: Node, after: Register, asked: _Asked, *, unreadable: bool) -> None:
         """I4: whoever is in the last round and could be known to be there has left it."""
         previous, now = self.latest, self.world.agenda.now
         if previous is None:
@@ -285,7 +286,7 @@ class Laws:
         seen = set(asked.live)
         for node_id in self._seats[previous.register.round_id]:
             other = self.world.by_id[node_id]
-            if other is node or not self._is_in(other, previous):
+            if other is node or not self._is_in(other, previous, unreadable=unreadable):
                 continue
             round_is = f"{node} formed round {after.round} while {node_id} is in round {previous.register.round}"
             if node_id in seen and not self._excused(other):
@@ -299,11 +300,13 @@ class Laws:
                 raise Broken("I4", f"{round_is}, {now - lost_at:.1f} s after a loss of data, and nothing kept it away")
         previous.left_alive = frozenset(seen - {node.node_id})
 
-    def _is_in(self, node: Node, formed: _Round) -> bool:
-        """The node is in this round, as it sees it itself."""
+    def _is_in(self, node: Node, formed: _Round, *, unreadable: bool) -> bool:
+        """The node is in this round, as it sees it itself; or may still learn from its page that it is."""
         session, register = node.session, formed.register
-        elsewhere = session.seat is not None and session.seat.round_id != register.round_id
-        return node.alive and session._left < register.round and not elsewhere and not session._done
+        if not node.alive or session._done or session._left >= register.round:
+            return False
+        seat = session.seat or session._pending
+        return not unreadable if seat is None else seat.round_id == register.round_id
 
     def _excused(self, node: Node) -> bool:
         """After a loss of data, a node that could not be asked within the hold counts as silent."""
