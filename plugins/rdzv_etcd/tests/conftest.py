@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
 import ssl
 import uuid
@@ -16,6 +17,9 @@ import pytest
 import trustme
 from rdzv_etcd import EtcdV3RendezvousBackend
 from rdzv_etcd.server import EtcdServer, _wheel_binary
+
+# A TCPStore asks DNS for the peer's name at every connect; an answer that is lost costs 5 s.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 USER, PASSWORD = "trainer", "p@ss:w/rd%"  # all that must be escaped in a URL
 
@@ -235,6 +239,12 @@ def raw(etcd35):
 def trainer():
     """The guarded user, as an endpoint names one."""
     return f"{USER}:{quote(PASSWORD, safe='')}"
+
+
+@pytest.fixture
+def binaries():
+    """Functions that find the program of a version."""
+    return {"3.4": debian_binary, "3.5": wheel_binary}
 
 
 @pytest.fixture

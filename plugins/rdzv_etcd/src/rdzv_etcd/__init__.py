@@ -109,9 +109,10 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend,
         RendezvousConnectionError: python-etcd is not installed or does not work.
     """
     from .store import EtcdStore
+    from .v2.access import clients_of
 
-    backend, _ = _v2_backend(params)
-    return backend, EtcdStore(backend.clients, STORE_PREFIX)
+    backend, target = _v2_backend(params)
+    return backend, EtcdStore(clients_of(target.cluster), STORE_PREFIX)
 
 
 def _v2_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, Target]:

@@ -208,7 +208,7 @@ class Gateway:
         else:
             why = "; ".join(f"{named(member)}: {broken.reason}" for member, broken in sorted(failures.items()))
         said = f"Could not {what} at etcd {self.cluster}: {why}."
-        if permanent:
+        if permanent or "; if it speaks" in why:
             advice = ""
         elif unsure:
             advice = " It may have been done all the same: read again before you decide."
@@ -263,8 +263,8 @@ class Gateway:
             self._path = path
             return reply
         raise Broken(
-            "it does not offer etcd's v3 API as JSON. Is it etcd 3.3 or newer, and not run with "
-            "--enable-grpc-gateway=false?",
+            "it does not offer etcd's v3 API as JSON, which etcd 3.3 and newer do unless they run with "
+            "--enable-grpc-gateway=false",
             sent=False,
             permanent=True,
         )

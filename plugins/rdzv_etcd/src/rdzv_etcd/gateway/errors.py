@@ -5,6 +5,7 @@ The client knows nothing of what it is used for: its users turn these errors int
 
 from __future__ import annotations
 
+import http.client
 import re
 import socket
 import ssl
@@ -139,7 +140,7 @@ def broken_by(error: OSError, *, sent: bool, tls: bool) -> Broken:
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message or str(error)
         return Broken(
-            f"its certificate is not accepted: {why}. Is ca_cert the authority that signed it, and still valid?",
+            f"its certificate is not accepted: {why.rstrip('.')} (option ca_cert names the authorities to trust)",
             sent=False,
             permanent=True,
         )
@@ -150,8 +151,10 @@ def broken_by(error: OSError, *, sent: bool, tls: bool) -> Broken:
     if isinstance(error, TimeoutError):
         return Broken("no answer in time", sent=sent)
     reason = error.strerror or str(error) or type(error).__name__
-    if tls and isinstance(error, ConnectionResetError) and not sent:
-        reason += "; does it speak TLS?"
+    if isinstance(error, http.client.RemoteDisconnected):
+        reason = "it closed the connection without an answer"
+        if not tls:
+            reason += "; if it speaks TLS, write https:// in place of http://"
     return Broken(reason[:1].lower() + reason[1:], sent=sent)
 
 
@@ -159,7 +162,8 @@ def _broken_tls(error: ssl.SSLError, *, sent: bool) -> Broken:
     said = re.sub(r"\s*\(_ssl\.c:\d+\)", "", str(error.reason or error)).replace("_", " ").lower()
     if "certificate required" in said or "bad certificate" in said or "handshake failure" in said:
         return Broken(
-            f"it asks for a client certificate and does not accept ours ({said}). Set ssl_cert and ssl_cert_key",
+            f"it asks for a client certificate and does not accept ours ({said}); ssl_cert must be given, not have "
+            "expired, and come from an authority that etcd trusts",
             sent=False,
             permanent=True,
         )
@@ -168,5 +172,10 @@ def _broken_tls(error: ssl.SSLError, *, sent: bool) -> Broken:
     if "wrong version number" in said or "record layer failure" in said or "unknown protocol" in said:
         return Broken("it does not speak TLS; write http:// in place of https://", sent=False, permanent=True)
     if "eof" in said:
-        return Broken("the connection was closed", sent=sent)
+        if sent:
+            return Broken("the connection was closed", sent=True)
+        return Broken(
+            "it closed the connection instead of speaking TLS; if it speaks plainly, write http:// in place of https://",
+            sent=False,
+        )
     return Broken(f"TLS failed: {said}", sent=sent)

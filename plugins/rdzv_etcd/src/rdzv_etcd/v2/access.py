@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rdzv_core.errors import RendezvousConnectionError
 
 from ..gateway.cluster import Cluster
+from ..gateway.errors import EtcdError, broken_by
 from .library import python_etcd
 
 __all__ = ["Access", "Refused", "clients_of"]
@@ -34,12 +35,16 @@ def clients_of(cluster: Cluster) -> list[Any]:
     """One client of python-etcd per member; opens no connection.
 
     Raises:
-        RendezvousConnectionError: The library does not work, or the password cannot be read.
+        RendezvousConnectionError: The library does not work, or a file of passwords or certificates.
     """
     etcd = python_etcd()
     from urllib3.util import Retry
 
-    password = cluster.read_password() if cluster.user is not None else None
+    try:
+        cluster.ssl_context()  # finds files that cannot be used
+        password = cluster.read_password() if cluster.user is not None else None
+    except EtcdError as error:
+        raise RendezvousConnectionError(str(error), permanent=True, backend="etcd-v2") from error
     cert = None if cluster.cert is None else (str(cluster.cert), str(cluster.cert_key or cluster.cert))
     clients = []
     for host, port in cluster.members:
@@ -75,6 +80,11 @@ class Access:
         self._present = random.randrange(len(self._clients))
         self.timeout = min(timeout or clients[0].read_timeout or _LONGEST_CALL, _LONGEST_CALL)
         self.where = ",".join(client.base_uri for client in clients)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses now."""
+        for client in self._clients:
+            client.http.clear()
 
     @property
     def clients(self) -> list[Any]:
@@ -194,6 +204,10 @@ def _trouble_of(error: Exception) -> _Trouble | None:
             return _Trouble(_V2_IS_OFF, permanent=True)
         if "HTTP request to an HTTPS server" in said:
             return _Trouble("it speaks TLS; write https://, or give protocol=https", permanent=True)
+        if said.startswith("Bad response"):
+            return _Trouble(
+                "it does not answer as etcd's v2 API does; it may be another kind of server", permanent=True
+            )
         if not isinstance(error, etcd.EtcdEventIndexCleared):
             return _Trouble(f"it says: {said}", sent=True)
     return None
@@ -204,11 +218,21 @@ def _broken(error: Exception) -> _Trouble:
 
     reason = getattr(error, "reason", None)
     inner = reason if isinstance(reason, Exception) else error
-    if isinstance(inner, theirs.SSLError) or "SSL" in type(inner).__name__:
-        said = str(inner)
-        permanent = "CERTIFICATE_VERIFY_FAILED" in said or "CERTIFICATE_REQUIRED" in said.upper().replace(" ", "_")
-        what = "its certificate or ours is not accepted" if permanent else "TLS failed"
-        return _Trouble(f"{what} ({said})", permanent=permanent)
-    not_sent = isinstance(inner, (theirs.NewConnectionError, theirs.ConnectTimeoutError, theirs.NameResolutionError))
-    said = str(inner).partition(": ")[2] or str(inner)
-    return _Trouble(said, sent=not not_sent)
+    never_there = (theirs.NewConnectionError, theirs.ConnectTimeoutError, theirs.NameResolutionError)
+    tls_failed = isinstance(inner, theirs.SSLError)
+    sent = not tls_failed and not isinstance(inner, never_there)
+    cause = _system_error(inner)
+    if cause is None:
+        return _Trouble(str(inner), sent=sent)
+    broken = broken_by(cause, sent=sent, tls=tls_failed)
+    return _Trouble(broken.reason, sent=broken.sent, permanent=broken.permanent)
+
+
+def _system_error(error: BaseException | None) -> OSError | None:
+    """The error of the operating system, or of TLS, under the library's wrappings."""
+    for _ in range(6):
+        if error is None or isinstance(error, OSError):
+            return error
+        wrapped = next((part for part in error.args if isinstance(part, BaseException)), None)
+        error = wrapped or error.__cause__ or error.__context__
+    return None

@@ -58,7 +58,7 @@ class EtcdRendezvousBackend(CoordinationBackend):
     """One run on one cluster.
 
     Args:
-        client: A client of python-etcd, or a list of clients of members of one cluster.
+        client: A client of python-etcd, or a list of clients of members of one cluster, which :meth:`close` closes.
         run_id: The run.
         key_prefix: The directory under which all runs are; None for the root.
         ttl: Seconds that the register stays, before a leader has said how long; two hours if None or not positive.
@@ -70,6 +70,7 @@ class EtcdRendezvousBackend(CoordinationBackend):
     def __init__(self, client: Any, run_id: str, key_prefix: str | None = None, ttl: int | None = None) -> None:
         self._run_id = run_id
         self._names = RunNames(run_id=run_id, prefix=key_prefix or "")
+        self._owns_clients = isinstance(client, list)
         self._access = Access(client if isinstance(client, list) else [client])
         self._keep = ttl if ttl and ttl > 0 else DEFAULT_TTL
         self._known: dict[str, _Node] = {}
@@ -83,11 +84,6 @@ class EtcdRendezvousBackend(CoordinationBackend):
     def name(self) -> str:
         """``etcd-v2``."""
         return "etcd-v2"
-
-    @property
-    def clients(self) -> list[Any]:
-        """The clients of python-etcd that it uses."""
-        return self._access.clients
 
     def __repr__(self) -> str:
         return f"<EtcdRendezvousBackend run {self._run_id!r} at {self._access.where}>"
@@ -372,9 +368,11 @@ class EtcdRendezvousBackend(CoordinationBackend):
         self._known.clear()
 
     def close(self) -> None:
-        """Wake blocked waits, which then return None."""
+        """Wake blocked waits, which then return None, and close the connections that are ours."""
         self._news.close()
         self._people_news.close()
+        if self._owns_clients:
+            self._access.close()
 
     # -- single calls
 

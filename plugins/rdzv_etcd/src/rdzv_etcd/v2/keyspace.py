@@ -26,6 +26,7 @@ class V2Keyspace:
     """
 
     def __init__(self, client: Any, prefix: str, seconds: int) -> None:
+        self._owns_clients = isinstance(client, list)
         self._access = Access(client if isinstance(client, list) else [client])
         self._prefix = "/" + prefix.strip("/")
         self._seconds = seconds
@@ -100,4 +101,6 @@ class V2Keyspace:
         self._access.call("wait for a key", wait)
 
     def close(self) -> None:
-        """Nothing is held that would have to be closed: connections are the client's."""
+        """Close the connections, unless they are those of a client that somebody brought along."""
+        if self._owns_clients:
+            self._access.close()
