@@ -155,6 +155,21 @@ def test_a_finished_node_is_released_when_its_peer_starts_anew(party: Party):
     assert party.register.closed is None, "others have re-formed: not its run to close any more"
 
 
+def test_a_released_node_does_not_close_a_run_that_others_are_about_to_re_form(party: Party):
+    guests = [party.guest(2, 2, last_call_timeout=60.0) for _ in range(2)]
+    party.meet(*guests)
+    guests[0].handler.finish()
+    party.until("it says that it is done", lambda: party.seen(guests[0]).done)
+    joining = guests[1].joins()
+    party.until("it is released", lambda: guests[0].handler.released is not None)
+    assert guests[0].handler.shutdown()
+    assert party.register.round == 1
+    assert party.register.closed is None
+    third = party.guest(2, 2, last_call_timeout=60.0)
+    party.meet(third)
+    assert joining.result(within=SOON).world_size == 2
+
+
 def test_finished_nodes_are_released_when_all_the_others_are_lost(party: Party):
     guests = [party.guest(1, 3) for _ in range(3)]
     party.meet(*guests)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rdzv_core.api import Placed
-from rdzv_core.errors import RendezvousConnectionError, RendezvousError
-from rdzv_core.events import Event, NodeSuperseded, StoreBack, StoreLost
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
+from rdzv_core.events import Event, MembersLost, NodeSuperseded, StoreBack, StoreLost
 from rdzv_core.machine.register import Bootstrap, Register
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.runtime.orders import (
@@ -392,6 +392,32 @@ def test_a_join_that_times_out_looks_once_more_and_goes_on_if_it_was_seated(hall
     assert hall.register.lost == 0
 
 
+def test_the_time_as_a_spare_does_not_count_against_the_join_timeout(hall: Hall):
+    a, b = in_a_round(hall, "a", "b", low=2)
+    c = hall.node("c", 2, 2)
+    promise = c.join(timeout=10.0)
+    hall.advance(60.0)
+    a.leave()  # and b does not come back
+    hall.advance(8.0)
+    assert b.session.waiting > 0
+    assert not promise.done()
+    hall.advance(4.0)
+    with pytest.raises(RendezvousTimeoutError, match=r"did not complete in 7\d s"):
+        promise.result(0)
+
+
+def test_the_news_that_a_run_is_closed_outlives_the_last_node_by_its_time(hall: Hall):
+    (a,) = in_a_round(hall, "a", closed_ttl=60.0)
+    a.close()
+    hall.settle()
+    a.leave()
+    hall.advance(59.0)
+    assert hall.register.closed is not None
+    hall.advance(2.0)
+    assert hall.register is None
+    assert in_a_round(hall, "b"), "and then the id is free"
+
+
 # --- lost data --------------------------------------------------------------------------------------------------
 
 
@@ -478,6 +504,20 @@ def test_nobody_is_called_dead_by_a_judge_that_shared_the_outage(hall: Hall):
     assert hall.register.lost == 0
     hall.advance(6.0)
     assert hall.register.lost == 2, "after a whole TTL of unbroken contact silence is death"
+
+
+def test_who_had_to_write_the_register_again_does_not_take_silence_for_death(hall: Hall):
+    """The store has lost it, and perhaps records too: b's is gone, and b will say so with its next pulse."""
+    a, b = in_a_round(hall, "a", "b")
+    hall.advance(22.0)
+    run = hall.store._runs[RUN]
+    run.register = None
+    run.remove("b")
+    hall.changes |= {Change.REGISTER, Change.ROSTER}
+    hall.advance(8.0)
+    assert len(hall.back_door.roster().records) == 2
+    assert not any(isinstance(e, MembersLost) for e in a.events)
+    assert [node.session.waiting for node in (a, b)] == [0, 0]
 
 
 def test_finished_is_said_once_and_a_new_join_takes_it_back(hall: Hall):
