@@ -79,6 +79,7 @@ class Runner:
         self._start_lock = threading.Lock()
         self._started = False
         self._ended = threading.Event()
+        self._gone = threading.Event()
         self._leads = threading.Event()
         self._watches_roster = False
 
@@ -117,8 +118,8 @@ class Runner:
         self._thread("register", self._watch, "register", self._watch_state)
 
     def join(self, timeout: float) -> bool:
-        """Wait until the session is over; returns whether it is."""
-        return not self._started or self._ended.wait(timeout)
+        """Wait until the session is over, and its backend has let go of its threads; returns whether that is so."""
+        return not self._started or self._gone.wait(timeout)
 
     def _thread(self, what: str, target: Callable[..., None], *args: Any) -> None:
         threading.Thread(target=target, args=args, name=f"rdzv-{what}", daemon=True).start()
@@ -135,7 +136,10 @@ class Runner:
             self._ended.set()
             self._return_mail()
             self._leads.set()
-            self._backend.close()
+            try:
+                self._backend.close()
+            finally:
+                self._gone.set()
 
     def _return_mail(self) -> None:
         """Let the session refuse what it can no longer do."""

@@ -74,8 +74,8 @@ class CountingSource:
         self._port = port
         self.calls: list[str] = []
 
-    def open(self) -> Any:
-        return Counting(open_client(self._port), self.calls)
+    def open(self) -> tuple[Any, None]:
+        return Counting(open_client(self._port), self.calls), None
 
     def doubt(self) -> None: ...
 

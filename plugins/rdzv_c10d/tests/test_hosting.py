@@ -73,7 +73,7 @@ def refusal(source: EndpointSource) -> RendezvousConnectionError:
 
 def test_of_several_processes_on_the_host_one_hosts(open_source, here):
     sources = [open_source(here) for _ in range(5)]
-    clients = together([source.open for source in sources], within=20)
+    clients = [client for client, _ in together([source.open for source in sources], within=20)]
     assert sum(source.hosts for source in sources) == 1
     clients[0].set("key", b"value")
     assert [client.get("key") for client in clients] == [b"value"] * 5
@@ -137,8 +137,8 @@ def test_a_program_that_is_no_store_is_told_so(open_source, here):
 def test_a_service_address_works_when_one_node_is_told_to_host(open_source, here):
     port = here.rpartition(":")[2]
     host = open_source(f"service.invalid:{port}", Pretended(), is_host=True)
-    host.open().set("key", b"value")
-    assert open_source(here, Pretended()).open().get("key") == b"value"
+    host.open()[0].set("key", b"value")
+    assert open_source(here, Pretended()).open()[0].get("key") == b"value"
 
 
 def test_a_name_that_dns_does_not_know_is_told_so(open_source):
@@ -200,7 +200,7 @@ def test_a_torch_without_libuv_is_done_without(open_source, here, monkeypatch, c
 
     monkeypatch.setattr(dist, "TCPStore", without_libuv)
     source = open_source(here, is_host=True)
-    source.open().set("key", b"value")
+    source.open()[0].set("key", b"value")
     assert asked[:2] == [None, False]
     assert caplog.text.count("built without libuv") == 1
 
@@ -269,7 +269,7 @@ from rdzv_core.endpoint import parse_endpoint
 class First(Machine):
     def owns(self, address): return address == "127.0.0.1"
 endpoint = parse_endpoint(sys.argv[1], default_port=0, allow_list=True)
-client = EndpointSource(Target(endpoint=endpoint), "run", machine=First()).open()
+client = EndpointSource(Target(endpoint=endpoint), "run", machine=First()).open()[0]
 client.set("rdzv/test", b"alive")
 client.get("rdzv/test")
 print("ready", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -18,25 +19,26 @@ POLL = 0.1
 """Seconds between two looks; the store is in this process."""
 
 
-def await_departures(server: Any, run_id: str, seconds: float | None) -> None:
+def await_departures(server: Any, run_id: str, seconds: float, stop: threading.Event) -> None:
     """Block until no node of the run is alive, by what the store says of it.
 
     Args:
         server: The store, which this process hosts.
         run_id: The run.
-        seconds: Give up after so long; None for never.
+        seconds: Give up after so long.
+        stop: Give up when this is set.
     """
     keys = RunKeys(run_id)
-    deadline = None if seconds is None else time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     seen: dict[str, tuple[bytes, float]] = {}
     with suppress(RuntimeError, RendezvousError):
-        while deadline is None or time.monotonic() < deadline:
+        while not stop.is_set() and time.monotonic() < deadline:
             now = time.monotonic()
             slots = {node_id: peek(server, keys.node(node_id)) for node_id in _ids(server, keys)}
             seen = {n: seen[n] if n in seen and seen[n][0] == s else (s, now) for n, s in slots.items() if s}
             if not any(_lives(stored, now - since) for stored, since in seen.values()):
                 return
-            time.sleep(POLL)
+            stop.wait(POLL)
 
 
 def _ids(server: Any, keys: RunKeys) -> set[str]:

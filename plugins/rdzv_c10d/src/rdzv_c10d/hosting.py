@@ -26,6 +26,7 @@ from rdzv_core.errors import RendezvousConnectionError
 
 from .departures import await_departures
 from .detection import Machine, Verdict, judge
+from .plug import Plug, plugged
 from .stores import peek
 from .target import Target
 
@@ -80,6 +81,8 @@ class EndpointSource:
         self._answered_at = -math.inf
         self._careful = False
         self._lingers = 0.0
+        self._serving: threading.Thread | None = None
+        self._process_ends = threading.Event()
         self._closed = False
 
     @property
@@ -97,7 +100,7 @@ class EndpointSource:
         """Whether the store is hosted here."""
         return self._server is not None
 
-    def open(self) -> Any:
+    def open(self) -> tuple[Any, Plug | None]:
         """Connect a client, and host the store before that if it falls to this process.
 
         Raises:
@@ -115,7 +118,7 @@ class EndpointSource:
             address, hosted = self._address, self._server is not None
         host = _inside(address) if hosted else address.host
         try:
-            return self._client(host, address.port)
+            return plugged(lambda: self._client(host, address.port))
         except RuntimeError as error:
             self.doubt()
             if "ping failed" not in str(error).lower():
@@ -214,7 +217,7 @@ class EndpointSource:
         self._server = self._serve(_inside(address), port, listener)
         self._address = Address(host=address.host, port=port)
         self._had_store, self._lost_since = True, None
-        atexit.register(self._stay_for_others)
+        atexit.register(self._end_with_process)
         logger.info("run '%s': this process hosts the store at %s", self._run_id, self._address)
         return True
 
@@ -317,19 +320,23 @@ class EndpointSource:
         if self._closed:
             return
         self._closed = True
-        if self._server is not None:
-            threading.Thread(target=self._serve_on, name="rdzv-c10d-host", daemon=True).start()
+        if self._server is not None and not self._process_ends.is_set():
+            self._serving = threading.Thread(target=self._serve_on, name="rdzv-c10d-host", daemon=True)
+            self._serving.start()
 
     def _serve_on(self) -> None:
-        await_departures(self._server, self._run_id, None)
-        atexit.unregister(self._stay_for_others)
-        self._server = None
+        await_departures(self._server, self._run_id, math.inf, self._process_ends)
+        if not self._process_ends.is_set():
+            atexit.unregister(self._end_with_process)
+            self._server = None
 
-    def _stay_for_others(self) -> None:
-        """At the end of the process: a run that has ended is to end well for all."""
-        server = self._server
-        if server is not None and self._lingers > 0:
-            await_departures(server, self._run_id, self._lingers)
+    def _end_with_process(self) -> None:
+        """At the end of the process: a run that has ended is to end well for all, and no thread of ours to go on."""
+        if self._server is not None and self._lingers > 0:
+            await_departures(self._server, self._run_id, self._lingers, self._process_ends)
+        self._process_ends.set()
+        if self._serving is not None:
+            self._serving.join()
 
 
 def connected(source: EndpointSource, timeout: float) -> Any:
@@ -344,7 +351,7 @@ def connected(source: EndpointSource, timeout: float) -> Any:
     while True:
         attempts += 1
         try:
-            store = source.open()
+            store, _ = source.open()
             store.set_timeout(timedelta(seconds=timeout))
             return store
         except (RendezvousConnectionError, RuntimeError) as error:

@@ -2,8 +2,7 @@
 
 A client of a TCPStore has no deadline: a call blocks for as long as the host says nothing, be it stopped, cut off or
 gone without a word; and it has one mutex, so a thread that waits shuts out all others. So each client is given a
-thread of its own, callers wait for its answer as long as they like, and who has lost patience leaves client and
-thread behind. Such a thread ends when the kernel gives its connection up.
+thread of its own, callers wait for its answer as long as they like, and who has lost patience pulls the plug.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeAlias
+
+from .plug import Plug
 
 __all__ = ["Job", "Line", "LostPatience", "Promise"]
 
@@ -66,18 +67,30 @@ class Line:
     """A client that is opened, used and dropped in a thread of its own.
 
     Args:
-        open_client: Connects; runs in the line's thread.
+        open_client: Connects, and answers the client and its plug; runs in the line's thread.
 
     Attributes:
         opened: Kept when the client is there, or cannot be had.
     """
 
-    def __init__(self, open_client: Callable[[], Any]) -> None:
+    def __init__(self, open_client: Callable[[], tuple[Any, Plug | None]]) -> None:
         self._open = open_client
         self.opened = Promise()
         self._work: SimpleQueue[tuple[Promise, Job] | None] = SimpleQueue()
         self._given_up = False
-        threading.Thread(target=self._run, name="rdzv-c10d", daemon=True).start()
+        self._plug: Plug | None = None
+        self._thread = threading.Thread(target=self._run, name="rdzv-c10d", daemon=True)
+        self._thread.start()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether :meth:`give_up` was called; a job that takes long should end then."""
+        return self._given_up
+
+    @property
+    def has_plug(self) -> bool:
+        """Whether a call under way can be ended by :meth:`hang_up`."""
+        return self._plug is not None
 
     def submit(self, job: Job) -> Promise:
         """Ask for a job to be done; jobs are done in order."""
@@ -90,9 +103,21 @@ class Line:
         self._given_up = True
         self._work.put(None)
 
+    def hang_up(self) -> None:
+        """End a call that is under way, with an error, if there is a plug."""
+        if self._plug is not None:
+            self._plug.pull()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread to end; answers whether it has."""
+        if self._thread is threading.current_thread():
+            return True
+        self._thread.join(max(0.0, timeout))
+        return not self._thread.is_alive()
+
     def _run(self) -> None:
         try:
-            client = self._open()
+            client, self._plug = self._open()
         except Exception as error:
             self.opened.settle(error=error)
             while (work := self._work.get()) is not None:

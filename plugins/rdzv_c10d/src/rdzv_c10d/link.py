@@ -22,8 +22,16 @@ client that is turned away may hang, and DNS may take long."""
 BELL_OPENING = 8.0
 """Seconds that a bell gives its connection."""
 
-LONGEST_WAIT = timedelta(seconds=20)
-"""How long a bell listens before it asks again, so that a store which forgot us is noticed."""
+LONG_WAIT, SHORT_WAIT = timedelta(seconds=20), timedelta(seconds=0.25)
+"""How long a bell listens before it asks again. Long, so that it costs nothing; short while a run may be about to end,
+since a call that is under way can only be ended by force, of which torch complains in many lines."""
+
+SETTLING = 5.0
+"""Seconds for which waits are short, after the key before has appeared: news seldom comes alone."""
+
+GENTLE, FAREWELL = 0.4, 1.5
+"""Seconds to wait for threads to end by themselves, and by force: one that is in a call of torch's when the interpreter
+ends aborts the process."""
 
 
 class Closed(Exception):
@@ -129,6 +137,7 @@ class Link:
             if self._line is line:
                 self._line = None
         line.give_up()
+        line.hang_up()
 
     def _still_opening(self, line: Line, what: str) -> NoReturn:
         since = monotonic() - self._line_since
@@ -174,10 +183,17 @@ class Link:
             if was_closed or self._pid != os.getpid():
                 return
             line, self._line = self._line, None
-        if line is not None:
-            line.give_up()
-        for bell in self._bells:
-            bell.stop()
+        lines = [line, *(bell.stop() for bell in self._bells)]
+        for line in lines:
+            if line is not None:
+                line.give_up()
+        began = monotonic()
+        for line in lines:
+            if line is not None and not line.join(began + GENTLE - monotonic()):
+                line.hang_up()
+        for line in lines:
+            if line is not None:
+                line.join(began + FAREWELL - monotonic())
         self.source.close()
 
 
@@ -225,20 +241,17 @@ class Bell:
         return answer
 
     def _listen(self, key: str, then: Job) -> tuple[Promise, Line]:
-        def listen(client: Any) -> Any:
-            client.wait([key], LONGEST_WAIT)
-            return then(client)
-
         with self._lock:
             if self._link.is_closed:
                 raise Closed
             if self._line is not None and self._key not in ("", key) and not self._promise.settled:
                 self._line.give_up()  # it still listens for an older key
+                self._line.hang_up()
                 self._line = None
             if self._line is None:
                 self._line, self._key = Line(self._link.source.open), ""
             if self._key != key:
-                self._key, self._promise = key, self._line.submit(listen)
+                self._key, self._promise = key, self._line.submit(_listening(self._line, key, then))
             return self._promise, self._line
 
     def _forget(self, line: Line) -> None:
@@ -248,13 +261,32 @@ class Bell:
             if self._line is line:
                 self._line, self._key = None, ""
 
-    def stop(self) -> None:
-        """Wake the thread that waits."""
+    def stop(self) -> Line | None:
+        """Wake the thread that waits; answers the line that is to be given up."""
         with self._lock:
             line, self._line = self._line, None
             self._promise.settle(error=_StoppedError())
-        if line is not None:
-            line.give_up()
+            return line
+
+
+def _listening(line: Line, key: str, then: Job) -> Job:
+    """The job of waiting for ``key``, and then doing ``then``."""
+
+    def listen(client: Any) -> Any:
+        began = monotonic()
+        while not line.given_up:
+            waits_long = line.has_plug and monotonic() - began > SETTLING
+            try:
+                client.wait([key], LONG_WAIT if waits_long else SHORT_WAIT)
+            except RuntimeError as error:
+                over = waits_long or monotonic() - began > LONG_WAIT.total_seconds()
+                if over or type(error).__name__ != "DistStoreError":
+                    raise
+            else:
+                return then(client)
+        return None
+
+    return listen
 
 
 class _StoppedError(Exception):

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         endpoint = parse_endpoint(arguments[0], default_port=DEFAULT_PORT)
         source = EndpointSource(Target(endpoint=endpoint, is_host=True), "(any)")
-        client = source.open()
+        source.open()
     except (ValueError, RendezvousConnectionError) as error:
         cause = f" ({error.__cause__})" if error.__cause__ else ""
         sys.stderr.write(f"{error}{cause}\n")
@@ -68,7 +68,6 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     sys.stdout.write(f"{_READY}{source.where.removeprefix('the store at ')}\n")
     sys.stdout.flush()
-    del client
     while True:
         signal.pause()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["GivenStore", "Source", "innermost", "is_cloneable"]
+from .plug import Plug, innermost, plugged
+
+__all__ = ["GivenStore", "Source", "is_cloneable"]
 
 
 class Source(Protocol):
@@ -15,8 +17,8 @@ class Source(Protocol):
         """The store, in words for errors: names its host."""
         ...
 
-    def open(self) -> Any:
-        """Connect a new client.
+    def open(self) -> tuple[Any, Plug | None]:
+        """Connect a new client; answers it, and how to end its connection from outside.
 
         Raises:
             RendezvousConnectionError: No store was reached; says what was tried, and what to do.
@@ -54,9 +56,9 @@ class GivenStore:
         """Host and port of the store."""
         return self._where
 
-    def open(self) -> Any:
+    def open(self) -> tuple[Any, Plug | None]:
         """Clone the store: a connection of its own to the same host."""
-        return self._store.clone()
+        return plugged(self._store.clone)
 
     def doubt(self) -> None:
         """Nothing: there is one way to clone."""
@@ -66,13 +68,6 @@ class GivenStore:
 
     def close(self) -> None:
         """Nothing: the store is its owner's."""
-
-
-def innermost(store: Any) -> Any:
-    """The store below all prefixes."""
-    while (below := getattr(store, "underlying_store", None)) is not None:
-        store = below
-    return store
 
 
 def is_cloneable(store: Any) -> bool:

@@ -1,0 +1,197 @@
+"""Real torchrun over torch's own store, which one of the launchers hosts: what happens when launchers come and go.
+
+The stories that differ from one store to the next only in name are told over Redis; here are the main ones again, and
+those of a store that lives in a launcher: it may end first, be killed, or be stopped.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdzv_c10d import C10dServer
+
+from tests.torchrun.conftest import free_port
+from tests.torchrun.launcher import Job, Node
+from tests.torchrun.looking import re_formed_after, wait_for_world
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(240)]
+
+INTERVAL = 1.0
+TTL = 3 * INTERVAL
+MACHINE = 2.0
+"""Seconds granted to a machine that runs several tests at once."""
+CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 2, "scale_up_delay": 1, "regroup_timeout": 0.2}
+
+
+@pytest.fixture
+def c10d_job(make_job: Callable[..., Job]) -> Callable[..., Job]:
+    def make(nnodes: str, *, conf: dict[str, object] | None = None, **settings: Any) -> Job:
+        settings = {"backend": "rdzv-c10d", "endpoint": f"127.0.0.1:{free_port()}", **settings}
+        return make_job(nnodes=nnodes, conf={**CONF, **(conf or {})}, **settings)
+
+    return make
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Path:
+    """A file; workers that were started with ``--until`` end well when it exists."""
+    return tmp_path / "end"
+
+
+def host_of(job: Job) -> Node:
+    """The node whose launcher hosts the store."""
+    hosts = [node for node in job.nodes.values() if "this process hosts the store" in node.log()]
+    return hosts[-1]
+
+
+def others(job: Job, *nodes: Node) -> list[str]:
+    return [node.name for node in job.nodes.values() if node not in nodes]
+
+
+def test_one_failed_worker_restarts_all_and_the_job_ends_well(c10d_job):
+    """The restart on which torch's own c10d may hang."""
+    job = c10d_job("2", max_restarts=1, arguments=["--steps=10"])
+    job.start("a")
+    job.start("b", "--fail-at=3")
+
+    assert job.statuses(within=90) == {"a": 0, "b": 0}, job.story()
+    for node in job.nodes.values():
+        assert [line["old_keys"] for line in node.progress("connected")] == [False, False], "a fresh store per round"
+
+
+def test_one_node_needs_no_endpoint(c10d_job):
+    job = c10d_job("1", endpoint="", worker="alone", arguments=["--steps=3"])
+    job.start("a")
+    assert job.statuses(within=60) == {"a": 0}, job.story()
+
+
+def test_several_nodes_without_an_endpoint_are_refused_at_once(c10d_job):
+    job = c10d_job("2", endpoint="", worker="alone", arguments=["--steps=3"])
+    node = job.start("a")
+    assert job.statuses(within=60) == {"a": 1}
+    assert "The rendezvous endpoint is empty" in node.log().splitlines()[-1]
+
+
+def test_survivors_of_a_stopped_launcher_go_on_at_once(c10d_job, end):
+    job = c10d_job("2:3", arguments=[f"--until={end}"])
+    for name in "abc":
+        job.start(name)
+    wait_for_world(job, 3, *"abc", within=90)
+    victim = next(node for node in job.nodes.values() if node is not host_of(job))
+    survivors = others(job, victim)
+
+    stopped_at = datetime.now()
+    victim.signal(signal.SIGTERM)
+    wait_for_world(job, 2, *survivors, within=60)
+    assert re_formed_after([job.nodes[name] for name in survivors], stopped_at) < 1.0 + MACHINE
+
+    end.touch()
+    statuses = job.statuses(within=60)
+    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    assert statuses[victim.name] == 1
+
+
+def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(c10d_job, end):
+    """Its workers live on and notice nothing, nor do the others': only the rendezvous can tell the survivors."""
+    job = c10d_job("2:3", worker="alone", arguments=[f"--until={end}"])
+    for name in "abc":
+        job.start(name)
+    wait_for_world(job, 3, *"abc", within=90)
+    victim = next(node for node in job.nodes.values() if node is not host_of(job))
+    survivors = others(job, victim)
+
+    killed_at = datetime.now()
+    victim.signal(signal.SIGKILL)
+    wait_for_world(job, 2, *survivors, within=60)
+    assert re_formed_after([job.nodes[name] for name in survivors], killed_at) < TTL + 1.0 + INTERVAL + MACHINE
+
+    end.touch()
+    statuses = job.statuses(within=60)
+    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+def test_when_the_launcher_that_hosts_the_store_ends_another_hosts_it_and_the_job_goes_on(c10d_job, end, number):
+    """All launchers have the endpoint's address, so the next of them hosts a new store, and all say what they hold."""
+    job = c10d_job("2:3", worker="alone", arguments=[f"--until={end}"])
+    for name in "abc":
+        job.start(name)
+    wait_for_world(job, 3, *"abc", within=90)
+    victim = host_of(job)
+    survivors = others(job, victim)
+
+    victim.signal(number)
+    wait_for_world(job, 2, *survivors, within=60)
+    assert host_of(job).name in survivors
+
+    end.touch()
+    statuses = job.statuses(within=60)
+    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+
+
+def test_a_job_that_loses_its_store_for_good_is_told_which_host_it_was(c10d_job, end):
+    with C10dServer() as server:
+        conf = {"is_host": "false", "store_outage_timeout": 3, "call_timeout": 1}
+        job = c10d_job("2", endpoint=server.endpoint, worker="alone", arguments=[f"--until={end}"], conf=conf)
+        nodes = [job.start(name) for name in "ab"]
+        wait_for_world(job, 2, *"ab", within=90)
+        server.kill()
+        assert job.statuses(within=60) == {"a": 1, "b": 1}, job.story()
+    for node in nodes:
+        last = node.log().splitlines()[-1]
+        assert server.endpoint in last
+        assert "nobody hosts a store there" in last
+
+
+def test_a_spare_ends_well_though_the_host_of_the_store_ends_first(c10d_job, end):
+    """The host stays until the spare has heard that the run is over."""
+    job = c10d_job("2", worker="alone", arguments=[f"--until={end}"])
+    job.start("a")
+    job.wait(lambda: "this process hosts" in job.nodes["a"].log(), "a store", within=60)
+    job.start("b")
+    wait_for_world(job, 2, "a", "b", within=60)
+    job.start("spare")
+    job.wait(lambda: "is a spare" in job.nodes["spare"].log(), "a spare", within=60)
+
+    end.touch()
+    assert job.statuses(within=60) == {"a": 0, "b": 0, "spare": 0}, job.story()
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(3, 51))])
+def test_scaled_up_and_down_with_a_node_lost_at_any_moment(c10d_job, end, seed):
+    """1 -> 2 -> 3 -> 2: who is lost, host or not, how, and when, is drawn by lot."""
+    lot = random.Random(seed)
+    job = c10d_job("1:3", worker="alone", arguments=[f"--until={end}"])
+    job.start("a")
+    wait_for_world(job, 1, "a", within=90)
+    job.start("b")
+    wait_for_world(job, 2, "a", "b", within=90)
+    job.start("c")
+    if lot.random() < 0.5:
+        wait_for_world(job, 3, "a", "b", "c", within=90)
+    else:  # in the middle of its coming in, or before
+        job.wait(lambda: "joins run" in job.nodes["c"].log(), "the third node", within=90)
+    moment = time.monotonic() + lot.uniform(0.0, 2.0)
+    victim = job.nodes[lot.choice("abc")]
+    job.wait(lambda: time.monotonic() > moment, "the moment")
+    victim.signal(lot.choice([signal.SIGKILL, signal.SIGTERM]))
+    survivors = others(job, victim)
+    wait_for_world(job, 2, *survivors, within=90)
+
+    end.touch()
+    statuses = job.statuses(within=60)
+    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    for node in job.nodes.values():
+        assert "RendezvousClosedError" not in node.log(), job.story()
+    ranks: dict[str, list[int]] = {}
+    for name in survivors:
+        line = job.nodes[name].progress("begun")[-1]
+        ranks.setdefault(line["master"], []).append(line["rank"])
+    assert [sorted(of_one_round) for of_one_round in ranks.values()] == [[0, 1]], job.story()
