@@ -50,7 +50,7 @@ def test_all_declarations_have_a_table():
     """A module that declares options to be read from a configuration is called ``options``."""
     found = {"rdzv_core.options:HANDLER_OPTIONS"}
     for path in ROOT.glob("plugins/*/src/*/options.py"):
-        names = re.findall(r"^([A-Z_]+): tuple\[Option, \.\.\.\]", path.read_text(), flags=re.MULTILINE)
+        names = re.findall(r"^([A-Z][A-Z0-9_]*): tuple\[Option, \.\.\.\]", path.read_text(), flags=re.MULTILINE)
         assert names, f"{path.relative_to(ROOT)} declares no tuple of options"
         found |= {f"{path.parent.name}.options:{name}" for name in names}
     missing = [f"<!-- table of {where} -->\n<!-- end -->" for where in sorted(found - set(TABLES))]
