@@ -41,7 +41,7 @@ def brought_by(statement: str, before: str = "pass") -> list[str]:
     """The modules that a statement loads in a fresh interpreter that has run ``before``."""
     program = (
         f"import sys; sys.path[:0] = {[str(path) for path in SOURCES]!r}\n"
-        "import json, typing, importlib\n"
+        "import __future__, collections.abc, importlib, json, os, typing\n"
         f"{before}\n"
         "had = set(sys.modules)\n"
         f"{statement}\n"
