@@ -113,6 +113,7 @@ class Party:
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.guests: list[Guest] = []
+        self._strangers = set(threading.enumerate())
 
     def guest(
         self,
@@ -184,8 +185,9 @@ class Party:
             guest.handler.post_leave("the test is over", 1.0)
         for guest in self.guests:
             guest.handler.leave("the test is over", 1.0)
-        eventually("no thread is left", lambda: not rdzv_threads(), within=SOON)
+        self.until("no thread is left", lambda: not self.threads())
 
-
-def rdzv_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("rdzv-")]
+    def threads(self) -> list[str]:
+        """Threads of ours that began with this party; other tests of this process may have theirs."""
+        ours = (thread for thread in threading.enumerate() if thread not in self._strangers)
+        return [thread.name for thread in ours if thread.name.startswith("rdzv-")]

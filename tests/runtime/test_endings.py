@@ -8,7 +8,7 @@ import pytest
 
 from rdzv_core.errors import RendezvousClosedError, RendezvousError
 from rdzv_core.events import NodeLeft, RunClosed
-from tests.runtime.party import BRISK, SOON, Party, rdzv_threads
+from tests.runtime.party import BRISK, SOON, Party
 
 # --- closed ---------------------------------------------------------------------------------------------------
 
@@ -206,11 +206,11 @@ def test_a_handler_that_has_left_says_so(party: Party):
 
 def test_no_thread_outlives_the_handler(party: Party):
     guest = party.guest(1, 1)
-    assert rdzv_threads() == [], "none before the first call"
+    assert party.threads() == [], "none before the first call"
     party.meet(guest)
-    assert rdzv_threads()
+    assert party.threads()
     guest.handler.shutdown()
-    party.until("all threads are gone", lambda: not rdzv_threads())
+    party.until("all threads are gone", lambda: not party.threads())
 
 
 def test_a_dropped_handler_withdraws_its_node(party: Party):
