@@ -173,11 +173,14 @@ def play(story: Story) -> None:
 def name_for_torchrun(backend: str, plugins: Discovery) -> str:
     """What torchrun calls ``backend``: torch keeps a few names to itself, and ours then begin with ``rdzv-``.
 
+    Of several versions, as in ``etcd-v3``, it is the latest.
+
     Raises:
         DemoError: No plugin that torchrun could load offers it.
     """
     installed = plugins.names("torchrun.handlers")
-    for name in (backend, f"rdzv-{backend}"):
+    versions = sorted((name for name in installed if name.startswith(f"{backend}-v")), reverse=True)
+    for name in (backend, f"rdzv-{backend}", *versions):
         if name in installed:
             return name
     raise DemoError(f"no plugin offers '{backend}' to torchrun. Installed: {', '.join(installed) or 'nothing'}.")

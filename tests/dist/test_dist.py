@@ -146,6 +146,27 @@ def test_the_registry_lists_redis_where_only_wheels_are_installed(python, tmp_pa
     assert not {"torch", "redis", "rdzv_redis"} & set(modules.split()), "listing names imports no plugin"
 
 
+def test_etcd_installs_beside_it_and_v3_needs_no_library(python, dist, tmp_path):
+    """python-etcd comes along for v2; where it is taken away again, v3 works and v2 says what is missing."""
+    run(python, "-m", "pip", "-q", "install", "--find-links", dist, "rdzv-core[etcd]==0.1.*", cwd=tmp_path)
+    names = "import rdzv_core; print(*rdzv_core.rendezvous_handler_registry.names())"
+    assert {"etcd", "etcd-v2", "etcd-v3", "redis"} <= set(run(python, "-c", names, cwd=tmp_path).split())
+    make = (
+        "import sys; from rdzv_core import RendezvousParameters as P, get_rendezvous_handler as get;"
+        "print(get(P(sys.argv[1], '127.0.0.1:1', 'run', 1, 1, '127.0.0.1')).get_backend())"
+    )
+    assert run(python, "-c", make, "etcd-v2", cwd=tmp_path).strip() == "etcd-v2"
+    try:
+        run(python, "-m", "pip", "-q", "uninstall", "--yes", "python-etcd", cwd=tmp_path)
+        assert run(python, "-c", make, "etcd-v3", cwd=tmp_path).strip() == "etcd-v3"
+        tried = subprocess.run(
+            [python, "-c", make, "etcd-v2"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert "pip install python-etcd==0.4.5" in tried.stderr.strip().splitlines()[-1]
+    finally:
+        run(python, "-m", "pip", "-q", "uninstall", "--yes", "rdzv-etcd", cwd=tmp_path)
+
+
 def test_every_entry_point_leads_to_something(python, tmp_path):
     program = (
         "from importlib.metadata import entry_points;"

@@ -1,7 +1,7 @@
 """A small client of etcd's v3 API over the JSON gateway that every etcd serves beside gRPC.
 
 It needs nothing but Python, survives ``fork()``, and knows nothing of rendezvous: keys, leases, transactions,
-watches, members, logins. Why not one of the clients that there are: docs/decisions/etcd-client.md.
+watches, members, logins. Why not one of the clients that there are: decision 0006.
 """
 
 from .client import Gateway, Usage, new_lease_id, seconds_of

@@ -32,6 +32,7 @@ class Watch:
         self._lines: deque[bytes] = deque()
         self._rest = b""
         self._reading = threading.Lock()
+        self._ended = False
 
     @property
     def member(self) -> int:
@@ -71,8 +72,12 @@ class Watch:
             WatchEnded: Nothing more will come.
             EtcdError: It was cancelled for good, as when a right was taken away.
         """
-        with self._reading:
-            return self._next(monotonic() + timeout)
+        try:
+            with self._reading:
+                return self._next(monotonic() + timeout)
+        finally:
+            if self._ended:
+                self.connection.close()
 
     def _next(self, deadline: float) -> tuple[Change, ...]:
         while True:
@@ -87,7 +92,8 @@ class Watch:
                 return changes
 
     def end(self) -> None:
-        """Wake who waits, who then gets :class:`WatchEnded`; close the connection if nobody does."""
+        """Wake who waits, who then gets :class:`WatchEnded`. Who comes last, of the two, closes the connection."""
+        self._ended = True
         self.connection.shut()
         if self._reading.acquire(blocking=False):
             self.connection.close()
