@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from rdzv_core.api import Placed
-from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
-from rdzv_core.events import Event, MembersLost, NodeSuperseded, StoreBack, StoreLost
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError, RendezvousTimeoutError
+from rdzv_core.events import Event, MembersLost, NodeSuperseded, RoundGivenUp, StoreBack, StoreLost
+from rdzv_core.machine.record import Record
 from rdzv_core.machine.register import Bootstrap, Register
 from rdzv_core.machine.rules import Policy, Rules
+from rdzv_core.runtime.knowledge import Identity, SessionSettings
 from rdzv_core.runtime.orders import (
     Call,
     Close,
@@ -29,6 +31,7 @@ from rdzv_core.runtime.orders import (
     Hosted,
     Join,
     Leave,
+    Look,
     Nudge,
     Place,
     RosterSeen,
@@ -36,9 +39,9 @@ from rdzv_core.runtime.orders import (
     StateSeen,
     WatchRoster,
 )
-from rdzv_core.runtime.session import Identity, Session, SessionSettings
+from rdzv_core.runtime.session import Session
 from rdzv_core.testing.memory import Change, MemoryBackend, MemoryStore
-from rdzv_core.wire import decode_record, decode_register, encode_register
+from rdzv_core.wire import decode_record, decode_register, encode_record, encode_register
 
 RUN = "job-7"
 
@@ -443,9 +446,7 @@ def test_pages_that_are_lost_come_back_from_who_once_led(hall: Hall):
     before = {group: held.pages for group, held in pages.items()}
     pages.clear()
     a.deaf = True
-    a.backend.pulse(
-        "a", a.session._seq, 15.0, lead=False
-    )  # the lease is free, and b, which never saw the pages, takes it
+    a.backend.pulse("a", 1, 15.0, lead=False)  # the lease is free, and b, which never saw the pages, takes it
     hall.advance(0.5)
     assert b.watches
     assert hall.register.rollcall
@@ -487,6 +488,109 @@ def test_a_node_of_an_old_life_learns_that_it_is_superseded(hall: Hall):
     assert hall.register.closed is None
 
 
+def test_a_page_that_does_not_come_costs_a_round_and_no_more(hall: Hall):
+    a, b = hall.node("a", 2, 2), hall.node("b", 2, 2)
+    joined = a.join()
+    hall.settle()
+
+    def evict(call: Call) -> None:
+        if call.name == "page":
+            hall.store._runs[RUN].pages.clear()
+
+    b.before = evict
+    waiting = b.join()
+    hall.advance(2.9)
+    assert 10 <= b.count()["page"] <= 16, "it looks again and again, and not all the time"
+    assert not waiting.done()
+    hall.advance(0.2)
+    assert joined.result(0).seat.round == 1
+    (given_up,) = [e for e in b.events if isinstance(e, RoundGivenUp)]
+    assert "page of round 1 was missing for 3.0 s" in given_up.reason
+    assert a.session.waiting == 1
+    b.before = lambda call: None
+    again = a.join()
+    hall.advance(1.0)
+    assert waiting.result(0).seat.round == again.result(0).seat.round == 2
+
+
+def test_a_tombstone_from_the_future_is_waited_out_without_a_storm(hall: Hall):
+    """A store that was rolled back, or a clock of seqs that was: the node cannot be heard until it has expired."""
+    (a,) = in_a_round(hall, "a")
+    hall.back_door.withdraw("a", 99, 15.0)
+    hall.advance(30.0)
+    assert [entry.node_id for entry in hall.back_door.roster().records] == ["a"]
+    assert a.session.waiting == 0
+    assert a.count()["announce"] <= 90
+
+
+def test_records_that_cannot_be_read_or_are_not_what_they_say_are_passed_over(hall: Hall):
+    hall.back_door.announce("x", 1, b"\x80 not ours", 60.0)
+    z = Record(node_id="z", seq=1, addr="h", pid=1, local_id=0, min_nodes=2, max_nodes=4)
+    hall.back_door.announce("y", 1, encode_record(z), 60.0)
+    a, b = hall.node("a", 2, 4), hall.node("b", 2, 4)
+    joins = [a.join(), b.join()]
+    hall.settle()
+    hall.back_door.pulse("x", 1, 60.0, lead=False)  # whoever announced first holds the lease
+    hall.advance(3.0)
+    assert {promise.result(0).seat.world for promise in joins} == {2}
+    story = "\n".join((*a.session.journal.story(), *b.session.journal.story()))
+    assert "the record of node 'x' is passed over" in story
+    assert "a record under the id 'y' is passed over: it says 'z'" in story
+
+
+def test_a_register_that_cannot_be_read_is_told_to_whoever_asks(hall: Hall):
+    (a,) = in_a_round(hall, "a")
+    hall.store.poke(RUN, b"not ours")
+    look = a.tell(Look(5.0, Future())).promise
+    close = a.close()
+    hall.advance(1.0)
+    for promise in (look, close):
+        with pytest.raises(RendezvousStateError, match="register in the store cannot be read"):
+            promise.result(0)
+    assert a.session.waiting == 0, "its workers go on"
+    left = a.leave()
+    hall.advance(3.0)
+    assert left.done()
+    assert a.over
+
+
+# --- decisions --------------------------------------------------------------------------------------------------
+
+
+def test_a_decision_that_took_too_long_is_made_anew(hall: Hall):
+    a, b = hall.node("a", 2, 4), hall.node("b", 2, 4)
+    joined = a.join()
+    b.join()
+
+    def slow(call: Call) -> None:
+        if call.name == "publish":
+            a.before = lambda call: None
+            hall.now += 2.5
+            hall.back_door.withdraw("b", 99, 15.0)
+            b.over = True
+
+    a.before = slow
+    hall.advance(4.0)
+    assert a.count()["publish"] == 1, "the first was dropped, and alone a is too few"
+    assert hall.register is None
+    hall.node("c", 2, 4).join()
+    hall.advance(1.1)
+    assert joined.result(0).seat.world == 2
+
+
+def test_a_leader_whom_the_others_contradict_steps_aside_and_learns_why(hall: Hall):
+    odd = hall.node("odd", 3, 3)
+    refused = odd.join()
+    hall.settle()
+    nodes = [hall.node(name, 2, 2) for name in "ab"]
+    joins = [node.join() for node in nodes]
+    hall.advance(6.0)
+    assert {promise.result(0).seat.world for promise in joins} == {2}
+    with pytest.raises(RendezvousStateError, match=r"nodes 2:2.*nodes 3:3"):
+        refused.result(0)
+    assert any("does not lead for 15 s: most nodes play by other rules" in line for line in odd.session.journal.story())
+
+
 # --- who may judge ----------------------------------------------------------------------------------------------
 
 
@@ -510,6 +614,7 @@ def test_who_had_to_write_the_register_again_does_not_take_silence_for_death(hal
     """The store has lost it, and perhaps records too: b's is gone, and b will say so with its next pulse."""
     a, b = in_a_round(hall, "a", "b")
     hall.advance(22.0)
+    b.deaf = True
     run = hall.store._runs[RUN]
     run.register = None
     run.remove("b")
