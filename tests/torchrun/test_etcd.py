@@ -7,6 +7,7 @@ those of a cluster of three, and one by the v2 API.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from rdzv_etcd import EtcdServer
 
+from tests.torchrun.etcd_cluster import Cluster
 from tests.torchrun.launcher import Job
 from tests.torchrun.looking import re_formed_after, rounds, wait_for_world
 
@@ -151,3 +153,52 @@ def test_an_id_is_free_again_after_its_closed_ttl(etcd_job, server):
         job = etcd_job("1", worker="alone", arguments=["--steps=3"], run_id="again")
         job.start("a")
         assert job.statuses(within=60) == {"a": 0}, job.story()
+
+
+# --- a cluster of three ------------------------------------------------------------------------------------------
+
+
+def test_training_goes_on_over_the_death_of_etcds_leader_and_a_lost_quorum(etcd_job, end):
+    """No worker is restarted, nobody is taken for dead, and afterwards a late joiner is taken in, once."""
+    with Cluster() as cluster:
+        job = etcd_job("2:3", worker="alone", endpoint=cluster.endpoint, arguments=[f"--until={end}"])
+        for name in "ab":
+            job.start(name)
+        wait_for_world(job, 2, "a", "b", within=60)
+
+        cluster.kill_leader()
+        until = time.monotonic() + TTL + 2 * INTERVAL
+        job.wait(lambda: time.monotonic() > until, "time enough to judge wrongly")
+        assert [len(rounds(node)) for node in job.nodes.values()] == [1, 1], job.story()
+
+        survivor = cluster.leader()
+        survivor.kill()  # one of three is left, which can decide nothing
+        job.wait(lambda: all("cannot reach" in n.log() for n in job.nodes.values()), "an outage that all noticed", 30)
+        until = time.monotonic() + TTL + 2 * INTERVAL
+        job.wait(lambda: time.monotonic() > until, "longer than the TTL")
+        for member in cluster.members:
+            if member.pid is None:
+                member.launch()
+        cluster.leader(within=30)
+        job.start("c")
+        wait_for_world(job, 3, *"abc", within=60)
+
+        end.touch()
+        assert job.statuses() == {"a": 0, "b": 0, "c": 0}, job.story()
+        assert [len(rounds(job.nodes[name])) for name in "abc"] == [2, 2, 1], job.story()
+
+
+# --- the v2 API --------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_launcher_is_missed_by_the_v2_api_too(etcd_job, end):
+    job = etcd_job("2:3", worker="alone", backend="rdzv-etcd-v2", arguments=[f"--until={end}"])
+    for name in "abc":
+        job.start(name)
+    wait_for_world(job, 3, *"abc", within=60)
+    job.nodes["b"].signal(signal.SIGKILL)
+    wait_for_world(job, 2, "a", "c")
+
+    end.touch()
+    statuses = job.statuses()
+    assert (statuses["a"], statuses["c"]) == (0, 0), job.story()

@@ -106,7 +106,7 @@ def test_a_port_that_is_taken_is_said():
 
 
 def test_a_program_that_fails_is_quoted():
-    with pytest.raises(RendezvousConnectionError, match="ended at once. It said: .*nonsense"):
+    with pytest.raises(RendezvousConnectionError, match=r"ended at once\. It said: .*nonsense"):
         EtcdServer(arguments=["--data-dir=/proc/nonsense"]).start()
 
 
