@@ -99,8 +99,7 @@ def test_every_name_of_ours_is_there(name):
 
 
 def test_every_option_of_ours_is_there():
-    from rdzv_c10d.options import C10D_OPTIONS
-    from rdzv_c10d.static import STATIC_OPTIONS
+    from rdzv_c10d.options import C10D_OPTIONS, STATIC_OPTIONS
 
     declared = [*HANDLER_OPTIONS, *C10D_OPTIONS, *STATIC_OPTIONS]
     for name in ("ETCD_OPTIONS", "V2_OPTIONS", "LEGACY_OPTIONS"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rdzv_core.options import Option
 
-__all__ = ["C10D_OPTIONS"]
+__all__ = ["C10D_OPTIONS", "STATIC_OPTIONS"]
 
 C10D_OPTIONS: tuple[Option, ...] = (
     Option(
@@ -57,3 +57,22 @@ C10D_OPTIONS: tuple[Option, ...] = (
     ),
 )
 """The options of this backend, beside those of the handler."""
+
+STATIC_OPTIONS: tuple[Option, ...] = (
+    Option(
+        name="rank",
+        kind="integer",
+        minimum=0,
+        also_from=("PET_NODE_RANK",),
+        sentence="The rank of this node; torchrun fills it in from --node-rank.",
+    ),
+    Option(
+        name="timeout",
+        kind="duration",
+        default=600.0,
+        unit="s",
+        above=0,
+        sentence="How long to wait for the other nodes, and how long the store waits for a key.",
+    ),
+)
+"""The options of the static rendezvous; it has no others."""

@@ -13,28 +13,11 @@ from typing import Any
 from rdzv_core.api import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
 from rdzv_core.endpoint import parse_endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousTimeoutError
-from rdzv_core.options import Option, read_options
+from rdzv_core.options import read_options
 
-__all__ = ["STATIC_OPTIONS", "StaticTCPRendezvous", "create_rdzv_handler"]
+from .options import STATIC_OPTIONS
 
-STATIC_OPTIONS: tuple[Option, ...] = (
-    Option(
-        name="rank",
-        kind="integer",
-        minimum=0,
-        also_from=("PET_NODE_RANK",),
-        sentence="The rank of this node; torchrun fills it in from --node-rank.",
-    ),
-    Option(
-        name="timeout",
-        kind="duration",
-        default=600.0,
-        unit="s",
-        above=0,
-        sentence="How long to wait for the other nodes, and how long the store waits for a key.",
-    ),
-)
-"""The options of the static rendezvous; it has no others."""
+__all__ = ["StaticTCPRendezvous", "create_rdzv_handler"]
 
 
 class StaticTCPRendezvous(RendezvousHandler):
