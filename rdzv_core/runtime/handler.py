@@ -35,11 +35,12 @@ from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, describe, doubts, read_options, ttl_of
 from rdzv_core.runtime.bootstrap import BootstrapStores, TCPBootstrap, shares_agent_store
 from rdzv_core.runtime.clock import SystemClock
+from rdzv_core.runtime.knowledge import Identity, SessionSettings
 from rdzv_core.runtime.localhost import own_address
 from rdzv_core.runtime.orders import Close, Finish, Join, Joined, Leave, Look
 from rdzv_core.runtime.register_coordination import RegisterCoordination
 from rdzv_core.runtime.runner import Runner
-from rdzv_core.runtime.session import Identity, Session, SessionSettings
+from rdzv_core.runtime.session import Session
 
 __all__ = ["DynamicRendezvousHandler", "create_handler"]
 

@@ -15,7 +15,8 @@ from typing import Any
 from rdzv_core.backend import Pulse, Token
 from rdzv_core.machine import decide as deciding
 from rdzv_core.machine import follow as following
-from rdzv_core.runtime import leading, session
+from rdzv_core.runtime import following as acting
+from rdzv_core.runtime import knowledge, leading
 from rdzv_core.runtime.leading import Leading
 from rdzv_core.runtime.session import Session
 from rdzv_core.testing.memory import Change, MemoryBackend
@@ -147,7 +148,7 @@ MUTATIONS = {
     "a missing page is waited for": Mutation(
         rule="6",
         says="without its page for 3 s a node gives the round up",
-        changes=lambda: (constant(following, "PAGE_PATIENCE", math.inf), constant(session, "PAGE_PATIENCE", math.inf)),
+        changes=lambda: (constant(following, "PAGE_PATIENCE", math.inf), constant(acting, "PAGE_PATIENCE", math.inf)),
         kinds=("no pages",),
         laws=frozenset({"I7"}),
     ),
@@ -176,7 +177,7 @@ MUTATIONS = {
         says="the time as a spare does not count against the join timeout",
         changes=lambda: (
             without(
-                session._Joining,
+                knowledge.Joining,
                 "due",
                 ("self.deadline if self.spare_since is None else", "self.deadline if True else"),
             ),
@@ -352,6 +353,7 @@ MUTATIONS = {
         changes=lambda: (without(leading, "decide", ("if timers.overstayed:", "if False:")),),
         kinds=("stubborn",),
         laws=frozenset({"calm"}),
+        within=1500,
     ),
     "a node with a seat times out": Mutation(
         rule="found",
@@ -371,17 +373,15 @@ MUTATIONS = {
         rule="found",
         says="when a rollback brings a round back its store is reached anew",
         changes=lambda: (without(Session, "_adopt", ('self._connecting = ""', "pass")),),
-        kinds=("Rollback",),
+        kinds=("ForgetRound",),
         laws=frozenset({"sound"}),
-        within=3000,
     ),
     "members wait for a rank 0 that has given up": Mutation(
         rule="found",
         says="a round that is to re-form before it has a store is given up",
         changes=lambda: (without(following, "_seated", ("if register.waiting and", "if False and")),),
-        kinds=("LosePages", "no pages"),
+        kinds=("ForgetPages",),
         laws=frozenset({"I7"}),
-        within=2000,
     ),
     "a node without a page is no spare": Mutation(
         rule="found",

@@ -13,6 +13,7 @@ from rdzv_core.backend import Roster
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 from rdzv_core.events import Event
 from rdzv_core.machine.register import Bootstrap
+from rdzv_core.runtime.knowledge import Identity
 from rdzv_core.runtime.leading import Leading
 from rdzv_core.runtime.orders import (
     Call,
@@ -27,7 +28,7 @@ from rdzv_core.runtime.orders import (
     Sleep,
     WatchRoster,
 )
-from rdzv_core.runtime.session import Identity, Session
+from rdzv_core.runtime.session import Session
 from rdzv_core.testing.simulation.agenda import NodeClock
 from rdzv_core.testing.simulation.watchers import RosterWatcher, StateWatcher
 

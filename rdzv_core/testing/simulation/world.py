@@ -9,8 +9,8 @@ from typing import Any
 
 from rdzv_core.machine.register import Register
 from rdzv_core.machine.rules import Policy, Rules
+from rdzv_core.runtime.knowledge import SessionSettings
 from rdzv_core.runtime.orders import Call
-from rdzv_core.runtime.session import SessionSettings
 from rdzv_core.testing.memory import Change, MemoryBackend, MemoryStore, Snapshot
 from rdzv_core.testing.simulation.agenda import Agenda
 from rdzv_core.testing.simulation.agent import Agent
@@ -82,6 +82,9 @@ class World:
         self.backend = make_backend(self.store, self.run_id)
         self.snapshots: dict[Rollback, Snapshot] = {}
         self.data_lost_at: float | None = None
+        self.forget_round: float | None = None
+        self.forget_pages = False
+        self._before_round: Snapshot | None = None
         self.laws = Laws(self)
         self.network = Network(self, Random(f"{plan.seed}/network"))
         self.bootstrap = BootstrapWorld(self)
@@ -196,11 +199,39 @@ class World:
     def apply(self, node: Node, call: Call, context: Any) -> Any:
         """Do a call at the store."""
         before = self.register
+        snapshot = self.store.snapshot() if self.forget_round is not None and call.name == "set_state" else None
         run = self.store._runs.get(self.run_id)
         self.led_by = run.lease.owner if run is not None and run.lease is not None else ""
         answer = getattr(self.backend, call.name)(*call.args, **call.kwargs)
         self.laws.applied(node, call, context, before, answer)
+        if snapshot is not None or self.forget_pages:
+            self._forget(call, before, snapshot)
         return answer
+
+    def _forget(self, call: Call, before: Register | None, snapshot: Snapshot | None) -> None:
+        """Lose a round that has just been written, or its pages."""
+        held = self.backend.get_state()
+        after = decode_register(held[0]) if held is not None else None
+        if call.name != "set_state" or after is None or after == before:
+            return
+        if before is None or before.round_id != after.round_id:
+            self._before_round = snapshot
+            if self.forget_pages:
+                self.forget_pages = False
+                self.store._runs[self.run_id].pages.clear()
+                self.data_lost_at = self.agenda.now
+                self.laws.disturb()
+        elif after.bootstrap is not None and self._before_round is not None and self.forget_round is not None:
+            self.agenda.after(self.forget_round, self._fall_back, self._before_round)
+            self.forget_round = self._before_round = None
+
+    def _fall_back(self, snapshot: Snapshot) -> None:
+        self.store.restore(snapshot)
+        self.data_lost_at = self.agenda.now
+        self.laws.disturb()
+        if self.transcript is not None:
+            self.transcript.says("the store is as it was before the round")
+        self.store_changed()
 
     def store_changed(self) -> None:
         """Tell whoever watches what has changed, and look again when the next thing expires."""
