@@ -177,6 +177,39 @@ def test_every_entry_point_leads_to_something(python, tmp_path):
     assert run(python, "-c", program, cwd=tmp_path).split() == ["redis"] * 3
 
 
+def test_the_extras_of_c10d_bring_the_plugin_and_the_plugin_brings_torch(wheels):
+    promised = [line.replace(" ", "") for line in wheels["rdzv_core"].metadata.get_all("Requires-Dist")]
+    for extra in ("c10d", "all"):
+        assert f"rdzv-c10d==0.1.*;extra==\"{extra}\"" in promised, extra
+    needed = wheels["rdzv_c10d"].metadata.get_all("Requires-Dist")
+    assert [line for line in needed if line.startswith("torch>=")]
+    assert set(wheels["rdzv_c10d"].entry_points["rdzv_core.backends"]) == {"c10d", "static"}
+
+
+@pytest.mark.needs_torch
+def test_c10d_installs_beside_the_torch_of_the_machine(python, dist, tmp_path):
+    """On a cluster torch was there before, whatever pip thinks of it; one node then needs no server and no port."""
+    torch_home = Path(importlib.util.find_spec("torch").origin).parents[1]  # type: ignore[union-attr,arg-type]
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    link = site / "torch-of-the-machine.pth"
+    worker = tmp_path / "worker.py"
+    worker.write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+    run(python, "-m", "pip", "-q", "install", "--no-deps", "--find-links", dist, "rdzv-c10d==0.1.*", cwd=tmp_path)
+    try:
+        link.write_text(f"{torch_home}\n")
+        said = run(
+            *(python, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"),
+            *("--rdzv-backend=rdzv-c10d", "--rdzv-id=installed", worker),
+            cwd=tmp_path,
+            RES_OPTIONS="timeout:1 attempts:1",
+            OMP_NUM_THREADS="1",
+        )
+    finally:
+        link.unlink(missing_ok=True)
+        run(python, "-m", "pip", "-q", "uninstall", "--yes", "rdzv-c10d", cwd=tmp_path)
+    assert sorted(said.split("\n"))[-2:] == ["rank 0 of 2", "rank 1 of 2"]
+
+
 @pytest.mark.needs_torch
 def test_torchrun_finds_the_installed_backend(python, tmp_path):
     """As on a cluster: torch was there before, and pip has put the wheels beside it."""
