@@ -1,0 +1,90 @@
+"""The plug of a client: found, pulled, and never somebody else's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+from rdzv_c10d.line import Line
+from rdzv_c10d.plug import Plug, plugged
+
+from rdzv_core.testing.suite import Waiting
+
+from .stores import open_client, open_server
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module")
+def server():
+    return open_server()
+
+
+def test_pulling_it_ends_the_call_under_way(server):
+    client, plug = plugged(lambda: open_client(server.port))
+    waiting = Waiting(lambda: client.wait(["never"], timedelta(seconds=50)))
+    assert waiting.blocks()
+    assert plug is not None
+    plug.pull()
+    with pytest.raises(RuntimeError):
+        waiting.result(within=5)
+    plug.pull()
+
+
+def test_it_pulls_nobody_elses(server):
+    """The descriptor may be closed and given out anew."""
+    one, other = socket.socketpair()
+    descriptor, stale = one.fileno(), os.fstat(one.fileno()).st_ino - 1
+    with one, other:
+        Plug(descriptor, stale).pull()
+        one.sendall(b"still there")
+        assert other.recv(64) == b"still there"
+    Plug(descriptor, stale).pull()
+
+
+def test_where_it_cannot_be_told_there_is_none(server):
+    kept = []
+
+    def two() -> object:
+        kept.append(open_client(server.port))
+        return open_client(server.port)
+
+    assert plugged(two)[1] is None
+
+
+def test_a_line_that_is_hung_up_ends(server):
+    line = Line(lambda: plugged(lambda: open_client(server.port)))
+    promise = line.submit(lambda client: client.wait(["never"], timedelta(seconds=50)))
+    line.opened.result(20)
+    assert not line.join(0.2)
+    line.give_up()
+    line.hang_up()
+    assert line.join(5)
+    with pytest.raises(RuntimeError):
+        promise.result(0)
+
+
+END = """
+import sys
+from rdzv_core import RendezvousParameters
+from rdzv_c10d import create_handler
+handler = create_handler(RendezvousParameters("c10d", "", "run", 1, 1))
+assert handler.next_rendezvous().rank == 0
+if sys.argv[1] == "shutdown":
+    assert handler.shutdown()
+"""
+
+
+@pytest.mark.parametrize("ending", ["shutdown", "forgotten"])
+def test_a_process_ends_well_with_or_without_shutdown(ending):
+    """Threads that are in a call of torch's when the interpreter ends would abort the process."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", END, ending], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
+    assert "terminate called" not in done.stderr
+    assert time.monotonic() - began < 40
