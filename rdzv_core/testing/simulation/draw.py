@@ -15,6 +15,8 @@ from rdzv_core.testing.simulation.plan import (
     FailHost,
     FailWorkers,
     Fault,
+    ForgetPages,
+    ForgetRound,
     HangHost,
     Leave,
     LoseLease,
@@ -130,6 +132,8 @@ _DRAW: dict[type[Fault], Callable[[Random, Plan], Fault]] = {
     Deaf: lambda c, p: Deaf(at=_at(c), seconds=_short_or_long(c), node=_place(c, p)),
     FailHost: lambda c, _: FailHost(at=_at(c)),
     FailWorkers: lambda c, p: FailWorkers(at=_at(c), node=_place(c, p)),
+    ForgetPages: lambda c, _: ForgetPages(at=_at(c)),
+    ForgetRound: lambda c, _: ForgetRound(at=_at(c), after=c.choice((0.0, 0.005, 0.02, 1.0))),
     HangHost: lambda c, _: HangHost(at=_at(c)),
     Leave: lambda c, p: Leave(at=_at(c), node=_place(c, p), back_after=_back(c)),
     LoseLease: lambda c, _: LoseLease(at=_at(c)),
@@ -173,7 +177,7 @@ def _other_rules(chance: Random, plan: Plan) -> Plan:
 
 def _another_life(chance: Random, plan: Plan) -> Plan:
     """All but one vanish for so long that every key expires, then others start; the one may wake in the new life."""
-    at = _at(chance)
+    at = round(chance.uniform(2.0, 20.0), 3)
     outage = plan.store_outage_timeout + 2 * plan.ttl
     gone = outage + chance.uniform(1.0, 20.0)
     asleep = chance.randrange(len(plan.nodes))
@@ -183,7 +187,7 @@ def _another_life(chance: Random, plan: Plan) -> Plan:
         if place != asleep
     ]
     faults.append(Pause(at=at, seconds=round(gone + chance.uniform(0.0, 20.0), 3), node=asleep))
-    return replace(plan, faults=(*plan.faults, *faults))
+    return replace(plan, work=max(plan.work, 50.0), faults=(*plan.faults, *faults))
 
 
 def _lost_with_a_death(chance: Random, plan: Plan) -> Plan:

@@ -14,6 +14,8 @@ from rdzv_core.testing.simulation.plan import (
     FailHost,
     FailWorkers,
     Fault,
+    ForgetPages,
+    ForgetRound,
     HangHost,
     Leave,
     LoseLease,
@@ -52,6 +54,10 @@ def _strike(world: World, fault: Fault) -> None:
     match fault:
         case Crash(node=place):
             _crash(world, world.at_place(place), orphans=fault.orphans, back_after=fault.back_after, place=place)
+        case ForgetRound():
+            world.forget_round = fault.after
+        case ForgetPages():
+            world.forget_pages = True
         case CrashHost():
             world.bootstrap.crash_next.append(
                 lambda node: _crash(world, node, orphans=False, back_after=fault.back_after, place=node.place)

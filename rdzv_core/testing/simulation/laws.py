@@ -68,6 +68,7 @@ class _Round:
     told_at: float | None = None
     """When its members were first told to re-form."""
     returned: dict[str, Joined] = field(default_factory=dict)
+    ranks: set[int] = field(default_factory=set)
     left_alive: frozenset[str] = frozenset()
     """Ids that the next decision took for live: none of them may return from this round any more."""
 
@@ -342,6 +343,8 @@ class Laws:
     def records_changed(self) -> None:
         """The roster has changed: forget who is gone."""
         live = self.world.live_ids
+        if len(self._live_since) <= len(live):
+            return
         for node_id in [n for n in self._live_since if n not in live]:
             del self._live_since[node_id]
 
@@ -361,10 +364,12 @@ class Laws:
         members = self._seats[seat.round_id]
         if members.get(node.node_id) != seat.rank or seat.world != len(members):
             raise Broken("I1", f"{node} returned as {seat.rank} of {seat.world}; the pages say {members}")
-        for other_id, other in formed.returned.items():
-            same = (other.seat.world, other.seat.round, other.address) == (seat.world, seat.round, joined.address)
-            if not same or other.seat.rank == seat.rank:
-                raise Broken("I1", f"{node} returned {joined}, {other_id} {other}")
+        first_id, first = next(iter(formed.returned.items()), (node.node_id, joined))
+        if (first.seat.world, first.seat.round, first.address) != (seat.world, seat.round, joined.address):
+            raise Broken("I1", f"{node} returned {joined}, {first_id} {first}")
+        if seat.rank in formed.ranks:
+            raise Broken("I1", f"{node} returned as rank {seat.rank} of round {seat.round}, as another did before it")
+        formed.ranks.add(seat.rank)
         formed.returned[node.node_id] = joined
         if seat.round <= self._returned.get(node.node_id, 0):
             raise Broken("I3", f"{node} returned from round {seat.round} after round {self._returned[node.node_id]}")
@@ -406,7 +411,7 @@ class Laws:
         if (
             seated
             and not register.lost
-            and not register.rollcall
+            and self.world.has_pages(register)
             and formed.at < withdrawn_at
             and node.fine_since is not None
         ):

@@ -16,6 +16,8 @@ __all__ = [
     "FailHost",
     "FailWorkers",
     "Fault",
+    "ForgetPages",
+    "ForgetRound",
     "HangHost",
     "Leave",
     "LoseLease",
@@ -166,6 +168,18 @@ class LosePages(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRound(Fault):
+    """A failover drops the next round: ``after`` seconds after it got its store, the store is as it was before it."""
+
+    after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetPages(Fault):
+    """The pages of the next round are evicted as soon as it is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoseLease(Fault):
     """The leader lease is evicted: soon two nodes lead."""
 
@@ -223,6 +237,8 @@ FAULTS: dict[str, type[Fault]] = {
         Deaf,
         FailHost,
         FailWorkers,
+        ForgetPages,
+        ForgetRound,
         HangHost,
         Leave,
         LoseLease,

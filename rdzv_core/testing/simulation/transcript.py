@@ -42,6 +42,10 @@ class Transcript:
         )
         self._say("FAULT", f"{type(fault).__name__}({given})")
 
+    def says(self, what: str) -> None:
+        """A fault that waited for its moment strikes."""
+        self._say("FAULT", what)
+
     def agent(self, node: Node, state: str) -> None:
         """A launcher enters a state."""
         self._say(node, f"launcher: {state}")

@@ -138,7 +138,13 @@ class RosterWatcher(_Watcher):
             self.stop()
             return
         self._roster = roster
+        self.node.world.watching_roster[self.node.node_id] = None
         self.arm()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        super().stop()
+        self.node.world.watching_roster.pop(self.node.node_id, None)
 
     def cut(self) -> None:
         """The connection is gone; what was seen cannot be relied on for a change."""

@@ -98,6 +98,10 @@ class World:
         self.nodes: list[Node] = []
         """Those that are alive."""
         self.by_id: dict[str, Node] = {}
+        self.watching_roster: dict[str, None] = {}
+        """The ids of those that watch the roster, in order."""
+        self._at_place: dict[int, Node] = {}
+        self._started_at: dict[int, int] = {}
         self._caught: list[Exception] = []
         self.register: Register | None = None
         self.register_now: tuple[bytes | None, Any] = (None, None)
@@ -169,8 +173,10 @@ class World:
             self._start(place)
 
     def _start(self, place: int) -> Node:
-        number = sum(1 for node in self.by_id.values() if node.place == place)
+        number = self._started_at.get(place, 0)
+        self._started_at[place] = number + 1
         node = Node(self, place, number)
+        self._at_place[place] = node
         node.agent = Agent(node)
         self.nodes.append(node)
         self.by_id[node.node_id] = node
@@ -244,9 +250,8 @@ class World:
                 self._nudge()
             if Change.ROSTER in changes:
                 self.laws.records_changed()
-                for node in self.nodes:
-                    if node.roster_watcher.blocked:
-                        node.roster_watcher.check()
+                for node_id in list(self.watching_roster):
+                    self.by_id[node_id].roster_watcher.check()
         if self._sweep_at is None or self._sweep_at < self.agenda.now:
             self._sweep_at = self.store.next_expiry(self.run_id)
             if self._sweep_at is not None:
@@ -280,6 +285,11 @@ class World:
         run = self.store._runs.get(self.run_id)
         return run.records if run is not None else {}
 
+    def has_pages(self, register: Register) -> bool:
+        """The store holds the pages of the register's round."""
+        run = self.store._runs.get(self.run_id)
+        return run is not None and register.round_id in run.pages
+
     @property
     def is_closed(self) -> bool:
         """The register says that the run is closed."""
@@ -289,7 +299,8 @@ class World:
 
     def at_place(self, place: int) -> Node | None:
         """The node that runs at a place."""
-        return next((node for node in self.nodes if node.place == place), None)
+        node = self._at_place.get(place)
+        return node if node is not None and node.alive else None
 
     def address(self, place: int) -> str:
         """The address of a place; in another order than the places."""
