@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from rdzv_etcd import EtcdV3RendezvousBackend, create_handler
-from rdzv_etcd.gateway import seconds_of
+from rdzv_etcd.gateway import LONGEST_LEASE, seconds_of
 
 from rdzv_core import RendezvousParameters
 from rdzv_core.testing.conformance import Waiting
@@ -150,6 +150,16 @@ def test_every_key_ends_with_a_lease(node, raw):
     keys = raw.all(f"rdzv/{node._run_id}/")
     assert len(keys) >= 6
     assert [key for key, kv in keys.items() if not seconds_of(int(kv.get("lease", 0)))] == []
+
+
+def test_what_is_to_stay_for_ever_stays_for_as_long_as_a_lease_can(node, raw):
+    for _ in range(2):
+        assert node.pulse("other", 1, LONG, keep=1e9, group="g" * 16).leads
+    node.withdraw("node-0123456789ab", 2, 1e9)
+    leases = {
+        key.rpartition("/")[2]: seconds_of(int(kv["lease"])) for key, kv in raw.all(f"rdzv/{node._run_id}/").items()
+    }
+    assert leases["register"] == leases["0"] == leases["node-0123456789ab"] == LONGEST_LEASE
 
 
 def test_a_node_needs_two_connections_and_a_leader_three(connect, proxy):

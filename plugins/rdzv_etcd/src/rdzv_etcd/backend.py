@@ -29,6 +29,7 @@ from rdzv_core.backend import CoordinationBackend, Pulse, Roster, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
 
 from .gateway import (
+    LONGEST_LEASE,
     Change,
     Compare,
     Delete,
@@ -458,7 +459,7 @@ class EtcdV3RendezvousBackend(CoordinationBackend):
 
     def _keep_run(self, signs: RangeReply, keep: float, group: str) -> None:
         """Renew, now and then, the leases of register and pages; bind the register to a longer one if need be."""
-        self._keep = math.ceil(keep * _MARGIN)
+        self._keep = _whole(keep * _MARGIN)
         fence = _find(signs, self._keys.fence)
         if fence is not None:
             if fence.lease not in self._kept:
@@ -483,7 +484,7 @@ class EtcdV3RendezvousBackend(CoordinationBackend):
 
     def _still(self, lease: int, keep: float) -> bool:
         """Whether what ends with this lease stays for ``keep`` seconds; renews it if it must."""
-        spare = seconds_of(lease) - keep
+        spare = seconds_of(lease) - min(keep, LONGEST_LEASE)
         if spare < 0:
             return False
         now = monotonic()
@@ -561,7 +562,7 @@ class EtcdV3RendezvousBackend(CoordinationBackend):
     def publish(self, group: str, pages: Sequence[bytes], keep: float) -> None:
         """Store the pages of ``group``. Two requests for some 60 pages."""
         what = "publish pages"
-        self._keep = max(math.ceil(keep * _MARGIN), 1)
+        self._keep = _whole(keep * _MARGIN)
         with self._translated():
             lease = self._gateway.grant(what, self._keep)
             for steps in self._in_portions(group, pages, lease):
@@ -634,8 +635,8 @@ class EtcdV3RendezvousBackend(CoordinationBackend):
 
 
 def _whole(seconds: float) -> int:
-    """Whole seconds, not fewer."""
-    return max(1, math.ceil(seconds))
+    """Whole seconds, not fewer, as far as a lease can last."""
+    return min(max(1, math.ceil(seconds)), LONGEST_LEASE)
 
 
 def _find(found: RangeReply, key: bytes) -> KeyValue | None:

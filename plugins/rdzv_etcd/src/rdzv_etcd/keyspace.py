@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Protocol
 from urllib.parse import quote, unquote
 
-from .gateway import Compare, Delete, Gateway, Op, Put, Range, Refusal, Txn, WatchEnded, prefix_end
+from .gateway import Compare, Delete, Gateway, Op, Put, Range, Refusal, Txn, TxnReply, WatchEnded, prefix_end
 
 __all__ = ["GatewayKeyspace", "Keyspace", "Overtaken"]
 
@@ -125,7 +125,7 @@ class GatewayKeyspace:
             raise Overtaken
         return False
 
-    def _with_lease(self, what: str, txn):  # type: ignore[no-untyped-def]
+    def _with_lease(self, what: str, txn: Callable[[int], Txn]) -> TxnReply:
         try:
             return self._gateway.txn(what, txn(self._lease_now()))
         except Refusal as refusal:

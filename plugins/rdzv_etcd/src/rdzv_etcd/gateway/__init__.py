@@ -4,7 +4,7 @@ It needs nothing but Python, survives ``fork()``, and knows nothing of rendezvou
 watches, members, logins. Why not one of the clients that there are: decision 0006.
 """
 
-from .client import Gateway, Usage, new_lease_id, seconds_of
+from .client import LONGEST_LEASE, Gateway, Usage, new_lease_id, seconds_of
 from .cluster import Cluster
 from .errors import EtcdClosed, EtcdError, Refusal
 from .messages import (
@@ -23,6 +23,7 @@ from .messages import (
 from .watch import Watch, WatchEnded
 
 __all__ = [
+    "LONGEST_LEASE",
     "Change",
     "Cluster",
     "Compare",

@@ -24,7 +24,10 @@ from .errors import Broken, EtcdClosed, EtcdError, Refusal, refusal_of
 from .messages import Range, RangeReply, Txn, TxnReply, text
 from .watch import Watch
 
-__all__ = ["Gateway", "Usage", "new_lease_id", "seconds_of"]
+__all__ = ["LONGEST_LEASE", "Gateway", "Usage", "new_lease_id", "seconds_of"]
+
+LONGEST_LEASE = 2**23 - 1
+"""Seconds, some 97 days: the longest lease whose id can tell its length."""
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.4
@@ -105,8 +108,10 @@ class Gateway:
     def grant(self, what: str, seconds: int) -> int:
         """Make a lease; answers its id, which says its length (:func:`seconds_of`).
 
-        etcd makes very short leases longer: to some 2 s with its default election timeout.
+        Of more than :data:`LONGEST_LEASE` seconds that many are given. etcd makes very short leases longer: to some
+        2 s with its default election timeout.
         """
+        seconds = min(seconds, LONGEST_LEASE)
         while True:
             lease = new_lease_id(seconds)
             try:
