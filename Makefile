@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check servers dist clean FORCE \
-    test-pure test-simulated test-memory test-servers test-torchrun test-dist chaos
+    test-pure test-simulated test-memory test-servers test-torchrun test-dist simulate chaos
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ test-torchrun: venv ## Ring 5: real launchers and workers
 
 test-dist: venv ## Ring 6: the distributions, built and installed into fresh environments
 	$(PYTEST) $(wildcard $(DIST)) $(ARGS)
+
+simulate: venv ## Apart: ten thousand schedules of faults, by seed; a minute
+	$(RUN) -m rdzv_core.testing.simulate --schedules 10000 --processes 2 $(ARGS)
 
 chaos: venv servers ## Apart: kill -9, SIGSTOP and cut connections, for minutes
 	$(PYTEST) -m chaos --timeout 1800 $(ARGS)
