@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import multiprocessing
 import os
 import statistics
@@ -69,6 +70,7 @@ KINDS: dict[str, Callable[[str, str, int], Any]] = {"ours": ours, "torch": torch
 
 def some_nodes(pipe: Connection, what: str, endpoint: str, run_id: str, nodes: int, mine: int) -> None:
     """A process with some of the nodes: makes them, and lets them join each time it is told to."""
+    logging.disable(logging.WARNING)  # that the endpoint is on loopback is no news
     handlers = [KINDS[what](endpoint, run_id, nodes) for _ in range(mine)]
     pipe.send("ready")
     while pipe.recv():

@@ -113,6 +113,8 @@ def _options(params: RendezvousParameters) -> OptionValues:
 
 
 def _source(params: RendezvousParameters, options: OptionValues) -> EndpointSource:
+    import torch.distributed  # noqa: F401 - now: it takes seconds, more than the first call of a backend may
+
     from .hosting import EndpointSource
     from .target import target_of
 
