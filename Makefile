@@ -53,7 +53,7 @@ PURE := tests/api tests/hooks tests/machine tests/registry tests/repo tests/wire
 SIMULATED := tests/simulated
 MEMORY := tests/conformance tests/examples tests/runtime tests/testing
 SERVERS := tests/servers plugins
-TORCHRUN := tests/torchrun tests/demo
+TORCHRUN := tests/torchrun tests/demo tests/examples
 DIST := tests/dist
 
 test-pure: venv ## Ring 1: functions and values
