@@ -85,8 +85,7 @@ class Link:
         raise AssertionError("the second try either answers or raises")
 
     def _try(self, line: Line, what: str, job: Job, deadline: float, *, writes: bool, again: bool) -> Any:
-        if not line.opened.settled:
-            self._await_opening(line, what, deadline)
+        self._await_opening(line, what, deadline)
         self._patience = SHORTEST_OPENING
         try:
             return line.submit(job).result(deadline - monotonic())
@@ -98,9 +97,9 @@ class Link:
                 maybe_applied=writes,
                 backend="c10d",
             ) from None
-        except RendezvousConnectionError as error:  # of opening; or of the job's own races
-            self._drop(line)
-            raise error.with_traceback(None) from error.__cause__
+        except RendezvousConnectionError as error:  # the job lost its races, perhaps after it had won others
+            error.maybe_applied = error.maybe_applied or writes
+            raise
         except RendezvousError:
             raise
         except (RuntimeError, ValueError) as error:
