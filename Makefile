@@ -51,7 +51,7 @@ check: venv ## Lint, format, types, floors, texts; seconds
 # The rings, cheapest first.
 PURE := tests/api tests/hooks tests/machine tests/registry tests/repo tests/wire
 SIMULATED := tests/simulated
-MEMORY := tests/conformance tests/examples tests/runtime tests/testing
+MEMORY := tests/conformance tests/runtime tests/testing
 SERVERS := tests/servers plugins
 TORCHRUN := tests/torchrun tests/demo tests/examples
 DIST := tests/dist
