@@ -17,7 +17,7 @@ from rdzv_core.machine.record import Record
 from rdzv_core.machine.register import Register
 from rdzv_core.runtime.leading import STALE
 from rdzv_core.runtime.orders import Call, Joined
-from rdzv_core.testing.simulation.plan import CALL_SECONDS, Deaf, Rollback
+from rdzv_core.testing.simulation.plan import CALL_SECONDS, Deaf, Rollback, Weather
 from rdzv_core.wire import decode_page, decode_record, decode_register
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class Laws:
         plan = self.plan
         hold = HOLD_INTERVALS * plan.interval if self.world.data_lost_at is not None else 0.0
         stay = plan.leave_timeout if any(isinstance(f, Deaf) for f in plan.faults) else 0.0
+        if any(isinstance(f, Weather) and f.lose_push for f in plan.faults):
+            stay += plan.interval  # a leader that hears nothing of the roster reads it at every other pulse
         if plan.restart_on_node_loss != "always":
             stay += plan.bootstrap_timeout  # nobody is told that rank 0 is dead
         return plan.last_call + plan.ttl + plan.interval + 1.0 + SLACK + hold + stay
