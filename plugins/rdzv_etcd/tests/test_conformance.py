@@ -124,6 +124,7 @@ class TestBehindTls(EtcdLaws):
 
 
 class TestBehindAPassword(EtcdLaws):
+    # A login is checked by a slow hash, so these clients have the default time for a call.
     @pytest.fixture
     def server(self, guarded_etcd):
         return guarded_etcd
@@ -134,7 +135,7 @@ class TestBehindAPassword(EtcdLaws):
 
     @pytest.fixture
     def make_backend(self, proxy, trainer):
-        return lambda run_id: EtcdV3RendezvousBackend.connect(f"http://{trainer}@{proxy.endpoint}", run_id, QUICK)
+        return lambda run_id: EtcdV3RendezvousBackend.connect(f"http://{trainer}@{proxy.endpoint}", run_id)
 
 
 # --- v2
