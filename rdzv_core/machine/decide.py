@@ -261,9 +261,14 @@ def _finish(
     by: str,
     at: str,
 ) -> Decision | None:
-    """End the run if members are lost, and all who are left of the round have finished."""
+    """End the run if its exit barrier cannot, and all who are left of the round have finished.
+
+    It cannot if members are lost, nor if the members were told to re-form before the last of them had finished.
+    """
     register = view.register
-    if register is None or not standing.lost or not standing.settled or standing.returned:
+    if register is None or not (standing.lost or register.disturbed):
+        return None
+    if not standing.settled or standing.returned:
         return None
     present = (*standing.inside, *standing.finished)
     if not present or not all(r.done for r in present):

@@ -258,16 +258,16 @@ class Following(Presence):
             self.waiting = max(1, self.waiting)
             self._must_announce = self._must_announce or not self._claiming
             self._claiming = True
+            if self._done:
+                self._release(answer.why)
         self.journal.note(answer.why)
-        if self._done and self.waiting:
-            self._release(answer.why)
 
     def _answer_rollcall(self) -> None:
         if self._stored is not None and self._stored.rollcall and not self._claiming:
             self._claiming = self._must_announce = True
 
     def _release(self, why: str) -> None:
-        """The workers here have finished and others re-form: this node is out of it, and must not end their run."""
+        """The workers here have finished and others have re-formed: this node must not end their run."""
         if self.left_behind is None:
             self.left_behind = why
             self.released = self.released or why

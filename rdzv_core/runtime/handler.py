@@ -253,7 +253,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def end(self, outcome: str, reason: str, *, close: bool = True, timeout: float | None = None) -> bool:
         """Leave, and before that close the run as :meth:`shutdown` does, unless ``close`` is False.
 
-        A node that was released from a round that others re-form does not close their run, nor one whose last
+        A node whose round was re-formed by others after it had finished does not close their run, nor one whose last
         ``next_rendezvous()`` raised. Never raises.
         """
         timeout = self._close_timeout if timeout is None else timeout

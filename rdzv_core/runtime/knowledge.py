@@ -102,7 +102,7 @@ class Knowledge:
         inbox: Messages, oldest first. Appending is atomic; the driver is to be woken after it.
         waiting: What ``num_nodes_waiting()`` answers now.
         released: Why a node whose workers have finished need not wait for others any longer; None if it must.
-        left_behind: Why this node, finished, is out of a round that others re-form; it must not close their run.
+        left_behind: Why this node, finished, is out of a run in which others have re-formed; it must not close it.
         failure: The error that the next call of a user is to raise, if the store was away for too long.
     """
 

@@ -20,7 +20,7 @@ __all__ = ["Ending", "TorchrunHandler", "ending"]
 
 logger = logging.getLogger(__name__)
 
-SHUTDOWN_SECONDS = 2.0
+SHUTDOWN_SECONDS = 1.0
 """Seconds for closing, and again for leaving, at the end of a launcher."""
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rdzv_core.errors import RendezvousClosedError, RendezvousError
+from rdzv_core.errors import RendezvousClosedError, RendezvousError, RendezvousGracefulExitError
 from rdzv_core.events import NodeLeft, RunClosed
 from tests.runtime.party import BRISK, SOON, Party
 
@@ -155,19 +155,36 @@ def test_a_finished_node_is_released_when_its_peer_starts_anew(party: Party):
     assert party.register.closed is None, "others have re-formed: not its run to close any more"
 
 
-def test_a_released_node_does_not_close_a_run_that_others_are_about_to_re_form(party: Party):
+def test_a_finished_node_does_not_close_a_run_in_which_others_have_re_formed(party: Party):
     guests = [party.guest(2, 2, last_call_timeout=60.0) for _ in range(2)]
     party.meet(*guests)
     guests[0].handler.finish()
     party.until("it says that it is done", lambda: party.seen(guests[0]).done)
     joining = guests[1].joins()
-    party.until("it is released", lambda: guests[0].handler.released is not None)
-    assert guests[0].handler.shutdown()
-    assert party.register.round == 1
-    assert party.register.closed is None
     third = party.guest(2, 2, last_call_timeout=60.0)
     party.meet(third)
     assert joining.result(within=SOON).world_size == 2
+    party.until("it is released", lambda: guests[0].handler.released is not None)
+    assert guests[0].handler.shutdown()
+    assert party.register.round == 2
+    assert party.register.closed is None
+
+
+def test_members_that_finish_although_they_were_told_to_re_form_for_a_newcomer_close_the_run(party: Party):
+    guests = [party.guest(2, 3, scale_up_delay=0.1, last_call_timeout=0.1) for _ in range(2)]
+    party.meet(*guests)
+    newcomer = party.guest(2, 3, scale_up_delay=0.1, last_call_timeout=0.1)
+    joining = newcomer.joins()
+    party.until("the members are told", lambda: party.register.waiting > 0)
+    for guest in guests:
+        guest.handler.finish()
+    # The leader takes the telling back, or, if both have finished by then, closes the run itself.
+    party.until("the run can end", lambda: not party.register.waiting or party.register.closed)
+    for guest in guests:
+        guest.handler.end("success", "its workers have succeeded")
+    assert party.register.closed.outcome == "success"
+    with pytest.raises((RendezvousClosedError, RendezvousGracefulExitError)):
+        joining.result(within=SOON)
 
 
 def test_finished_nodes_are_released_when_all_the_others_are_lost(party: Party):

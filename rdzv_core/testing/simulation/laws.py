@@ -479,12 +479,17 @@ class Laws:
             raise Broken("I6", f"{node} is {node.agent.state}, and the store has no record of it")
 
     def _is_released(self, node: Node) -> None:
-        """I7: nobody is kept in the exit barrier of a round that others have left."""
+        """I7: nobody is kept in the exit barrier of a round that others have re-formed."""
+        register, seat = self.world.register, node.session.seat
         kept = (
-            node.agent.state == "barrier" and node.session.waiting > 0 and node.agent.deaf_until < self.world.agenda.now
+            node.agent.state == "barrier"
+            and register is not None
+            and seat is not None
+            and register.round_id != seat.round_id
+            and node.agent.deaf_until < self.world.agenda.now
         )
         if self._lasts(self._kept_since, node, holds=kept) > self.plan.interval + SLACK:
-            raise Broken("I7", f"{node} is kept in the exit barrier, though others re-form")
+            raise Broken("I7", f"{node} is kept in the exit barrier, though others have re-formed")
 
     def _lasts(self, since: dict[str, float], node: Node, *, holds: bool) -> float:
         """For how long something has held for a node that nothing keeps from the store."""
