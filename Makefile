@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check servers dist clean FORCE \
-    test-pure test-simulated test-memory test-servers test-torchrun test-dist simulate chaos
+    test-pure test-simulated test-memory test-servers test-torchrun test-dist test-exhaustive simulate chaos
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,8 +39,8 @@ venv: $(STAMP) ## Make .venv: the core, the plugins, torch, and all that tests a
 demo: venv ## Train on three nodes, kill one, watch the others go on and a new one come in
 	@$(RUN) examples/demo/run.py --backend $(BACKEND) $(ARGS)
 
-test: check servers ## All that CI runs: the checks, then every ring but chaos
-	$(PYTEST) $(SPREAD) -m "not chaos" $(ARGS)
+test: check servers ## All that CI runs: the checks, then every ring but chaos and exhaustive
+	$(PYTEST) $(SPREAD) -m "not chaos and not exhaustive" $(ARGS)
 
 check: venv ## Lint, format, types, floors, texts; seconds
 	$(VENV)/bin/ruff check
@@ -66,16 +66,19 @@ test-memory: venv ## Ring 3: sessions, handlers and the conformance laws against
 	$(PYTEST) $(SPREAD) $(wildcard $(MEMORY)) $(ARGS)
 
 test-servers: venv servers ## Ring 4: backends against real servers
-	$(PYTEST) $(SPREAD) $(wildcard $(SERVERS)) $(ARGS)
+	$(PYTEST) $(SPREAD) -m "not chaos and not exhaustive" $(wildcard $(SERVERS)) $(ARGS)
 
 test-torchrun: venv ## Ring 5: real launchers and workers
-	$(PYTEST) $(SPREAD) $(wildcard $(TORCHRUN)) $(ARGS)
+	$(PYTEST) $(SPREAD) -m "not chaos" $(wildcard $(TORCHRUN)) $(ARGS)
 
 test-dist: venv ## Ring 6: the distributions, built and installed into fresh environments
 	$(PYTEST) $(wildcard $(DIST)) $(ARGS)
 
 simulate: venv ## Apart: ten thousand schedules of faults, by seed; a minute
 	$(RUN) -m rdzv_core.testing.simulate --schedules 10000 --processes 2 $(ARGS)
+
+test-exhaustive: venv servers ## Apart: the laws for each server version, TLS, passwords, prefixes; a quarter of an hour
+	$(PYTEST) $(SPREAD) -m exhaustive $(ARGS)
 
 chaos: venv servers ## Apart: kill -9, SIGSTOP and cut connections, for minutes
 	$(PYTEST) -m chaos --timeout 1800 $(ARGS)

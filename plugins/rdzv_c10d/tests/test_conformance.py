@@ -53,12 +53,14 @@ class TestOnTCPStoreWithLibuv(TCPStoreLaws):
     pass
 
 
+@pytest.mark.exhaustive
 class TestOnTCPStoreWithoutLibuv(TCPStoreLaws):
     @pytest.fixture
     def server(self):
         return open_server(use_libuv=False)
 
 
+@pytest.mark.exhaustive
 class TestOnPrefixOfTCPStore(CoordinationConformance):
     """Given a store of somebody else's, level 2 is found and used, inside the prefix."""
 
@@ -181,6 +183,7 @@ class TestLevel1OnFileStore(OnFileStore, LawsOfLevel1):
     pass
 
 
+@pytest.mark.exhaustive
 class TestLevel1OnPrefixOfFileStore(OnPrefixOfFileStore, LawsOfLevel1):
     pass
 
@@ -189,6 +192,7 @@ class TestLevel1OnHashStore(OnHashStore, LawsOfLevel1):
     pass
 
 
+@pytest.mark.exhaustive
 class TestLevel1OnPrefixOfHashStore(OnPrefixOfHashStore, LawsOfLevel1):
     pass
 
@@ -197,6 +201,7 @@ class TestLiftedOnFileStore(OnFileStore, LawsOfTheAdapter):
     pass
 
 
+@pytest.mark.exhaustive
 class TestLiftedOnPrefixOfFileStore(OnPrefixOfFileStore, LawsOfTheAdapter):
     pass
 
@@ -205,5 +210,6 @@ class TestLiftedOnHashStore(OnHashStore, LawsOfTheAdapter):
     pass
 
 
+@pytest.mark.exhaustive
 class TestLiftedOnPrefixOfHashStore(OnPrefixOfHashStore, LawsOfTheAdapter):
     pass

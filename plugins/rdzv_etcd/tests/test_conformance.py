@@ -92,6 +92,7 @@ class EtcdLaws(CoordinationConformance):
         return lambda run_id: EtcdV3RendezvousBackend.connect(proxy.endpoint, run_id, QUICK)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs_etcd_server
 class TestOnEtcd34(EtcdLaws):
     @pytest.fixture
@@ -106,6 +107,7 @@ class TestOnEtcd35(EtcdLaws):
 
 
 # A connection that is reset before the TLS handshake: CPython leaves that socket to the garbage collector.
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 class TestBehindTls(EtcdLaws):
     @pytest.fixture
@@ -123,6 +125,7 @@ class TestBehindTls(EtcdLaws):
         )
 
 
+@pytest.mark.exhaustive
 class TestBehindAPassword(EtcdLaws):
     # A login is checked by a slow hash, so these clients have the default time for a call.
     @pytest.fixture
@@ -202,6 +205,7 @@ class TestV2OnEtcd35(V2Laws):
         return etcd35
 
 
+@pytest.mark.exhaustive
 @pytest.mark.needs_etcd_server
 class TestV2OnEtcd34(V2Laws):
     @pytest.fixture
@@ -209,6 +213,7 @@ class TestV2OnEtcd34(V2Laws):
         return etcd34
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <ssl.SSLSocket:pytest.PytestUnraisableExceptionWarning")
 class TestV2BehindTls(V2Laws):
@@ -230,6 +235,7 @@ class TestV2BehindTls(V2Laws):
         return make
 
 
+@pytest.mark.exhaustive
 class TestV2BehindAPassword(V2Laws):
     # Here etcd checks the password anew at each request, by a slow hash.
     ttl = 3.0
