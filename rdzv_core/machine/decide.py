@@ -5,8 +5,9 @@ must be told to the members of the present one. It is called whenever the roster
 the time comes that it asked for; it answers with the next register or with the reason why not, and in either case
 with the timers to hand back next time. It reads no clock: ``now`` is the leader's own monotonic time.
 
-What wins when two rules meet: closed is final; a hold (rule 13) lets nothing be written; a round that can
-complete completes; a run whose last live members have all finished ends; only then are members told anything.
+What wins when two rules meet: closed is final; a hold (rule 13) lets nothing be written; a run whose last live
+members have all finished ends, also if others wait; a round that can complete completes; only then are members told
+anything.
 """
 
 from __future__ import annotations
@@ -113,13 +114,15 @@ def decide(
 
     overstay_at = None if timers.told_since is None else timers.told_since + policy.leave_timeout
     standing = stand(view, overstayed=overstay_at is not None and now >= overstay_at)
+    finish = _finish(view, standing, timers, fresh, by, at)
+    if finish is not None:
+        return finish
     completion = _complete(view, standing, rules, policy, timers, now, fresh)
     if completion.register is not None:
         return completion
-    for step in (_finish, _fall_short):
-        ending = step(view, standing, rules, policy, completion.timers, now, fresh, by, at)
-        if ending is not None:
-            return ending
+    short = _fall_short(view, standing, rules, policy, completion.timers, now, fresh, by, at)
+    if short is not None:
+        return short
     completion = replace(completion, timers=replace(completion.timers, short_since=None))
     told = _tell(view, standing, rules, policy, fresh)
     if told is not None:
@@ -250,20 +253,11 @@ def _same_rules(record: Record, rules: Rules) -> bool:
 # --- rule 15: the end of a job -------------------------------------------------------------------------------
 
 
-def _finish(
-    view: View,
-    standing: Standing,
-    rules: Rules,  # noqa: ARG001 - the two endings are asked alike
-    policy: Policy,  # noqa: ARG001
-    timers: Timers,
-    now: float,  # noqa: ARG001
-    fresh: Fresh,
-    by: str,
-    at: str,
-) -> Decision | None:
+def _finish(view: View, standing: Standing, timers: Timers, fresh: Fresh, by: str, at: str) -> Decision | None:
     """End the run if its exit barrier cannot, and all who are left of the round have finished.
 
-    It cannot if members are lost, nor if the members were told to re-form before the last of them had finished.
+    It cannot if members are lost, nor if the members were told to re-form before the last of them had finished. Whoever
+    waits then comes too late: a round of newcomers would begin the finished job again.
     """
     register = view.register
     if register is None or not (standing.lost or register.disturbed):
