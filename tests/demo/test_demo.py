@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_core.servers import free_port
-from tests.torchrun.launcher import MARK, Job
+from tests.torchrun.launcher import MARK, Job, begin_like_a_command
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo" / "run.py"
 
@@ -37,6 +37,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                preexec_fn=begin_like_a_command,
                 env={**os.environ, "RES_OPTIONS": "timeout:1 attempts:1", MARK: mark, **environment},
             )
             stack.enter_context(process)  # closes the pipes and waits, after

@@ -30,8 +30,14 @@ MARK = "RDZV_TEST_JOB"
 Progress = Mapping[str, Any]
 
 
-def end_with_parent() -> None:
-    """Ask the kernel to end this process when its parent dies. SIGTERM, so that a launcher takes its workers along."""
+def begin_like_a_command() -> None:
+    """Before a program starts: let signals reach it as from a terminal, and let it end when its parent dies.
+
+    A job in the background of a script starts with SIGINT ignored, and hands that on. SIGTERM at the parent's end, so
+    that a launcher takes its workers along.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
@@ -142,7 +148,7 @@ class Job:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=begin_like_a_command,
                 env={
                     **os.environ,
                     "OMP_NUM_THREADS": "1",
