@@ -298,7 +298,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
 
 
 def kill(number: int) -> None:
-    os.kill(os.getpid(), number)
+    """Send the main thread a signal. One to the process may reach another thread, and later, when nobody handles it."""
+    signal.pthread_kill(threading.main_thread().ident, number)
     time.sleep(0)  # a bytecode boundary, where Python runs the handler
 
 
@@ -432,7 +433,7 @@ def test_a_signal_in_the_first_wait_withdraws_the_node(party: Party, told: Told)
 
     def once_it_waits() -> None:
         eventually("its record is there", lambda: party.records, within=SOON)
-        os.kill(os.getpid(), signal.SIGTERM)
+        kill(signal.SIGTERM)
 
     killer = Waiting(once_it_waits)
     with pytest.raises(SystemExit) as seen:
