@@ -19,7 +19,7 @@ from rdzv_c10d import C10dServer
 
 from tests.torchrun.conftest import free_port
 from tests.torchrun.launcher import Job, Node
-from tests.torchrun.looking import re_formed_after, wait_for_world
+from tests.torchrun.looking import logged, re_formed_after, wait_for_world
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(240)]
 
@@ -46,9 +46,10 @@ def end(tmp_path: Path) -> Path:
 
 
 def host_of(job: Job) -> Node:
-    """The node whose launcher hosts the store."""
-    hosts = [node for node in job.nodes.values() if "this process hosts the store" in node.log()]
-    return hosts[-1]
+    """The node whose launcher hosts the store; the last to say so, if it has moved on."""
+    words = "this process hosts the store"
+    hosts = [node for node in job.nodes.values() if words in node.log()]
+    return max(hosts, key=lambda node: logged(node, words))
 
 
 def others(job: Job, *nodes: Node) -> list[str]:

@@ -121,16 +121,17 @@ def test_a_program_that_is_no_store_is_told_so(open_source, here):
     with socket.create_server(("127.0.0.1", int(here.rpartition(":")[2]))) as listener:
 
         def chat() -> None:
-            connections = []
-            while True:
-                try:
-                    connections.append(listener.accept()[0])
-                    connections[-1].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                except OSError:
-                    return
+            with ExitStack() as connections, suppress(OSError):
+                while True:
+                    connection = connections.enter_context(listener.accept()[0])
+                    with suppress(ConnectionError):
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        threading.Thread(target=chat, daemon=True).start()
+        chatting = threading.Thread(target=chat, daemon=True)
+        chatting.start()
         failure = refusal(open_source(here, is_host=False))
+        listener.shutdown(socket.SHUT_RDWR)
+        chatting.join(10)
     assert "is no TCPStore" in str(failure)
 
 
