@@ -115,6 +115,11 @@ class Leading:
         return self._clock.monotonic() - self._roster_at if self._roster is not None else 0.0
 
     @property
+    def sees_itself(self) -> bool:
+        """The roster shows this leader."""
+        return self._roster is None or any(entry.node_id == self._node_id for entry in self._roster.records)
+
+    @property
     def records(self) -> tuple[Record, ...]:
         """The live nodes, in order of arrival, each by the newest record seen: a store may fall back to older ones."""
         entries = self._roster.records if self._roster is not None else ()
@@ -224,7 +229,7 @@ class Leading:
         if leaving:
             records = tuple(r for r in records if r.node_id != self._node_id)
             withdrawn |= {self._node_id}
-        elif not any(r.node_id == self._node_id for r in records):
+        elif not self.sees_itself:
             fit = False  # the store has lost our record, and may have lost those of others
         members = self._members(register)
         return View(register=register, records=records, withdrawn=withdrawn, members=members, fit=fit)

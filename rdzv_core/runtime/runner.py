@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 WATCH_SECONDS = 60.0
 """Seconds that a watcher blocks before it blocks again; nothing is lost in between."""
 
+QUICK_SECONDS = 0.1
+"""Seconds; a wait that ends without news within this time is not begun again before it has passed."""
+
 RETRY_SECONDS = 1.0
 """Seconds that a watcher pauses after an error, about; the session has its own, quicker retries."""
 
@@ -202,10 +205,12 @@ class Runner:
     def _watch_state(self) -> None:
         token: Any = None
         nudged_at = 0.0
+        owed = False
         while not self._ended.is_set():
             asked_at = self._clock.monotonic()
+            timeout = max(0.0, nudged_at + RETRY_SECONDS - asked_at) if owed else WATCH_SECONDS
             try:
-                seen = self._backend.wait_state(token, WATCH_SECONDS)
+                seen = self._backend.wait_state(token, timeout)
             except RendezvousError:
                 self._ended.wait(SystemRandom().uniform(0.1, RETRY_SECONDS))
                 continue
@@ -213,9 +218,13 @@ class Runner:
             if seen is not None:
                 token = seen[1]
                 self.post(StateSeen(*seen))
-            elif now - asked_at < WATCH_SECONDS and now - nudged_at > RETRY_SECONDS:
-                nudged_at = now
+            else:
+                owed = owed or now - asked_at < timeout
+            if owed and now - nudged_at >= RETRY_SECONDS:
+                owed, nudged_at = False, now
                 self.post(Nudge())
+            elif owed and seen is None and now - asked_at < QUICK_SECONDS:
+                self._ended.wait(QUICK_SECONDS)  # some backends say at each call that the register is lost
 
     def _watch_roster(self, order: WatchRoster) -> None:
         if not order.on:

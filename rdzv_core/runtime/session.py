@@ -142,6 +142,8 @@ class Session(Following):
                     if self._leading is not None:
                         self._leading.saw_roster(message.roster, message.at)
                         self._lead_due = True
+                        if self._announced and not self._leading.sees_itself:
+                            self._pulse_at = min(self._pulse_at, now)  # the store has lost our record
                 case Hosted():
                     self._took_host(message)
                 case Connected():
