@@ -72,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         if not outcome.ok:
             broken.append(outcome)
+            sys.stderr.write(f"seed {outcome.plan.seed}: {outcome.law}: {outcome.sentence.splitlines()[0]}\n")
         _progress(number, total, len(broken), began)
     report = {**counts, "broken": len(broken), "seconds": round(time.perf_counter() - began, 2)}
     if options.json:

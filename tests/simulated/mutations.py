@@ -376,4 +376,13 @@ MUTATIONS = {
         kinds=("no pages",),
         laws=frozenset({"I7"}),
     ),
+    "newcomers begin a finished job again": Mutation(
+        rule="found",
+        says="a run whose members have all finished ends, also if others wait",
+        changes=lambda: (
+            without(leading, "decide", ("finish = _finish(view, standing, timers, fresh, by, at)", "finish = None")),
+        ),
+        kinds=("newcomer at the end",),
+        laws=frozenset({"I5"}),
+    ),
 }

@@ -44,6 +44,10 @@ class Agent:
         self.joined: Joined | None = None
         self.crew: Crew | None = None
         self.shutdown_delay = 0.0
+        self.finished = ""
+        """The round in which its workers have succeeded."""
+        self.could_close = True
+        """The store answered when the run was to be closed."""
         self._joined_well = False
         self._restarts_left = node.world.plan.max_restarts
         self._workers: str | None = None
@@ -153,6 +157,8 @@ class Agent:
         self._turn("barrier")
         self.node.post(Finish())
         assert self.crew is not None
+        assert self.joined is not None
+        self.finished = self.joined.seat.round_id
         crew = self.crew
         crew.sign_in(self)
         self.world.agenda.after(BARRIER_TIMEOUT, self.node.happen, self._barrier_timed_out, crew)
@@ -177,8 +183,12 @@ class Agent:
             self._leave(reason)
             return
         promise: Future[bool] = Future()
-        promise.add_done_callback(lambda _: self._leave(reason))
+        promise.add_done_callback(lambda _: self._closed(promise, reason))
         self.node.post(Close(outcome, reason, True, self.world.plan.close_timeout, promise))
+
+    def _closed(self, promise: Future[bool], reason: str) -> None:
+        self.could_close = promise.exception() is None
+        self._leave(reason)
 
     def _leave(self, reason: str) -> None:
         if self.state in ("leaving", "gone"):

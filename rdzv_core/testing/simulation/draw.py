@@ -285,6 +285,15 @@ def _lost_race_of_a_shutdown(chance: Random, plan: Plan) -> Plan:
     )
 
 
+def _newcomer_at_the_end(chance: Random, plan: Plan) -> Plan:
+    """A newcomer has come to stay at about the moment at which the workers succeed."""
+    members = min(len(plan.nodes), chance.choice((1, 1, 2)))
+    start = plan.last_call + plan.work - plan.scale_up_delay + chance.uniform(-0.1, 0.7)
+    nodes = (*(NodePlan() for _ in range(members)), NodePlan(start=round(max(start, plan.last_call + 1.0), 3)))
+    faults = tuple(f for f in plan.faults if getattr(f, "node", 0) < len(nodes))
+    return replace(plan, nodes=nodes, min_nodes=members, max_nodes=members + 1, uneven=0.0, faults=faults)
+
+
 def _spares(chance: Random, plan: Plan) -> Plan:
     """A full round that runs for longer than the join timeout, and nodes that wait for a place in it."""
     count = len(plan.nodes)
@@ -331,6 +340,7 @@ KINDS: dict[str, Callable[[Random, Plan], Plan]] = {
     "old roster": _old_roster,
     "no pages": _no_pages,
     "lost race of a shutdown": _lost_race_of_a_shutdown,
+    "newcomer at the end": _newcomer_at_the_end,
     "spares": _spares,
     "too few": _too_few,
     "leaving": _leaving,

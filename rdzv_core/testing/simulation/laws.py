@@ -64,6 +64,8 @@ class _Round:
     """A round that was decided."""
 
     register: Register
+    by: str
+    """The leader that formed it."""
     at: float
     told_at: float | None = None
     """When its members were first told to re-form."""
@@ -222,8 +224,13 @@ class Laws:
             return
         if any(m.fine_since is None or m.unwell_at > self.world.agenda.now - silent_for for m in members):
             return
+        formed, live = self.rounds.get(after.round_id), self.world.live_ids
+        if formed is None or formed.by != node.node_id:
+            records = [self._records[n] for n in live if n in self._records]
+            if any(r.steady and r.left < after.round - 1 for r in records):
+                return  # it may have overstayed in the round before; only the leader that formed this one knows
         since = self.world.agenda.now - self.plan.scale_up_delay
-        waiting = [self.world.by_id[n] for n in self.world.live_ids]  # also those that died since they said so
+        waiting = [self.world.by_id[n] for n in live]  # also those that died since they said so
         if not any(n.agent.since <= since + SLACK and n.session.seat is None for n in waiting):
             raise Broken("calm", f"{node} disturbs round {after.round}, which stands, for newcomers of a moment")
 
@@ -256,13 +263,31 @@ class Laws:
             if (record.min_nodes, record.max_nodes) != (rules.min_nodes, rules.max_nodes):
                 raise Broken("I2", f"{member} is in round {after.round} and plays by other rules")
         self._is_open(node, after, before)
+        self._is_unfinished(node, after, before)
         unreadable = before is None or before.rollcall
         self._no_overlap(node, after, asked, unreadable=unreadable)
         self._rounds_since_quiet += 1
         most = 4 + 2 * len(self.plan.nodes)
         if self._rounds_since_quiet > most and self.world.agenda.now > self.world.last_fault:
             raise Broken("calm", f"{self._rounds_since_quiet} rounds were formed since the last fault")
-        self.latest = self.rounds[after.round_id] = _Round(register=after, at=self.world.agenda.now)
+        self.latest = self.rounds[after.round_id] = _Round(register=after, by=node.node_id, at=self.world.agenda.now)
+
+    def _is_unfinished(self, node: Node, after: Register, before: Register | None) -> None:
+        """I5: when all members of a round have finished, the job is done, and nobody begins it again."""
+        previous = self.latest
+        if previous is None or before is None or before.round_id != previous.register.round_id:
+            return
+        if self.world.data_lost_at is not None or after.life in self.closed:
+            return  # also if an old node has brought a life back whose end nobody remembers
+        members = [self.world.by_id[n] for n in self._seats[previous.register.round_id]]
+        if all(m.agent.finished == previous.register.round_id and self._could_say_so(m) for m in members):
+            raise Broken("I5", f"{node} formed round {after.round}; all members of the one before had finished the job")
+
+    def _could_say_so(self, node: Node) -> bool:
+        """Nothing kept a node from telling the others that it has finished, and from closing the run."""
+        if not node.alive:
+            return node.agent.outcome == "success" and node.agent.could_close
+        return node.fine_since is not None and node.unwell_at < self.world.agenda.now - 2 * self.plan.ttl
 
     def _is_open(self, node: Node, after: Register, before: Register | None) -> None:
         """I5: no round is formed after the end, nor after a loss of data if somebody still knew better."""
@@ -507,7 +532,7 @@ class Laws:
         joining = session._joining
         if joining is not None:
             grace = self.plan.bootstrap_timeout + self.plan.close_timeout
-            self._not_past(node, "waits for a round", joining.due(now) + grace)
+            self._not_past(node, "waits for a round", max(joining.due(now), node.resumed_at) + grace)
         if session._leave is not None:
             self._not_past(node, "tries to leave", session._leave_by + SLACK)
         if session._closes:
@@ -570,6 +595,15 @@ class Laws:
     def barrier_timed_out(self, node: Node) -> None:
         """A node waited in the exit barrier until its timeout."""
         raise Broken("I7", f"{node} was silently kept in the exit barrier until it timed out")
+
+    def everybody_ended(self) -> None:
+        """I5: a round of which all members have finished closes the run, if the store could be told."""
+        last = self.latest
+        if last is None or self.world.data_lost_at is not None or last.register.life in self.closed:
+            return
+        members = [self.world.by_id[n].agent for n in self._seats[last.register.round_id]]
+        if all(m.outcome == "success" and m.could_close for m in members):
+            raise Broken("I5", f"all {len(members)} members of round {last.register.round} finished, and nobody closed")
 
     def never_ended(self) -> None:
         """The world is as it was long ago."""

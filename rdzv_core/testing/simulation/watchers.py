@@ -98,6 +98,7 @@ class StateWatcher(_Watcher):
         super().__init__(node)
         self._token: Token | None = None
         self._nudged_at = -NUDGE_EVERY
+        self._owed = False
         self.nudge = False
         """The store will answer without a register: it was lost, or a leader gave its lease up."""
 
@@ -113,9 +114,7 @@ class StateWatcher(_Watcher):
     def _take(self, news: Any) -> None:
         world = self.node.world
         if isinstance(news, Nudge):
-            if world.agenda.now - self._nudged_at > NUDGE_EVERY:
-                self._nudged_at = world.agenda.now
-                self.node.post(news)
+            self._owe_nudge()
             return
         state, self._token = news
         if world.transcript is not None:
@@ -123,6 +122,20 @@ class StateWatcher(_Watcher):
         self.node.post(StateSeen(state, self._token))
         if world.network.duplicates_push(self.node):
             world.agenda.after(world.network.chance.uniform(0.0, 5.0), self.node.post, StateSeen(state, self._token))
+
+    def _owe_nudge(self) -> None:
+        """Nudge the session, but once in a while only."""
+        world, due = self.node.world, self._nudged_at + NUDGE_EVERY
+        if world.agenda.now >= due:
+            self._nudged_at = world.agenda.now
+            self.node.post(Nudge())
+        elif not self._owed:
+            self._owed = True
+            world.agenda.at(due, self.node.happen, self._pay_nudge)
+
+    def _pay_nudge(self) -> None:
+        self._owed = False
+        self._owe_nudge()
 
 
 class RosterWatcher(_Watcher):

@@ -128,6 +128,7 @@ class World:
                     raise self._caught[0]
                 if not self.agenda.step() or self.agenda.now > end or self.agenda.done > MOST_EVENTS:
                     self.laws.never_ended()
+            self.laws.everybody_ended()
         except Broken as broken:
             law, sentence = broken.law, broken.sentence
         return self._outcome(law, sentence)
