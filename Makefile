@@ -14,7 +14,7 @@ SPREAD := -n 2 --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check servers dist clean FORCE \
-    test-pure test-simulated test-memory test-servers test-torchrun test-dist test-exhaustive simulate chaos
+    test-pure test-simulated test-memory test-servers test-torchrun test-dist test-exhaustive simulate chaos bench
 
 help: ## List the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,7 +71,13 @@ test-servers: venv servers ## Ring 4: backends against real servers
 test-torchrun: venv ## Ring 5: real launchers and workers
 	$(PYTEST) $(SPREAD) -m "not chaos" $(wildcard $(TORCHRUN)) $(ARGS)
 
-test-dist: venv ## Ring 6: the distributions, built and installed into fresh environments
+test-bench: venv ## What a round costs and how soon it is released, beside the floor and torch; what imports cost
+	$(RUN) benchmarks/handlers.py
+	$(RUN) benchmarks/release.py
+	$(RUN) benchmarks/beside_torch.py
+	$(RUN) benchmarks/imports.py
+
+dist: venv ## Ring 6: the distributions, built and installed into fresh environments
 	$(PYTEST) $(wildcard $(DIST)) $(ARGS)
 
 simulate: venv ## Apart: ten thousand schedules of faults, by seed; a minute
