@@ -225,6 +225,8 @@ class Laws:
         if any(m.fine_since is None or m.unwell_at > self.world.agenda.now - silent_for for m in members):
             return
         formed, live = self.rounds.get(after.round_id), self.world.live_ids
+        if formed is not None and formed.told_at is not None:
+            return  # a store that fell back is only told once more
         if formed is None or formed.by != node.node_id:
             records = [self._records[n] for n in live if n in self._records]
             if any(r.steady and r.left < after.round - 1 for r in records):
