@@ -80,7 +80,7 @@ test-bench: venv ## What a round costs and how soon it is released, beside the f
 dist: venv ## Ring 6: the distributions, built and installed into fresh environments
 	$(PYTEST) $(wildcard $(DIST)) $(ARGS)
 
-simulate: venv ## Apart: ten thousand schedules of faults, by seed; a minute
+simulate: venv ## Apart: ten thousand schedules of faults, by seed
 	$(RUN) -m rdzv_core.testing.simulate --schedules 10000 --processes 2 $(ARGS)
 
 test-exhaustive: venv servers ## Apart: the laws for each server version, TLS, passwords, prefixes; a quarter of an hour

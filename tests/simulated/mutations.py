@@ -334,9 +334,8 @@ MUTATIONS = {
             constant(Session, "_doubt_silence", lambda _: None),
             without(Leading, "_view", ("fit = False", "pass")),
         ),
-        kinds=("Wipe", "Rollback"),
+        kinds=("forgotten member",),
         laws=frozenset({"calm"}),
-        within=1500,
     ),
     "a leader with rules of its own stays": Mutation(
         rule="found",

@@ -256,6 +256,16 @@ def _old_roster(chance: Random, plan: Plan) -> Plan:
     )
 
 
+def _forgotten_member(chance: Random, plan: Plan) -> Plan:
+    """A failover drops the last member's arrival, and the round that formed with it, but not the leader's record."""
+    *first, _ = plan.nodes
+    last = round(chance.uniform(20.0, 35.0), 3)
+    nodes = (*(replace(node, start=min(node.start, 2.0)) for node in first), NodePlan(start=last))
+    fall_back = Rollback(at=round(last + chance.uniform(0.2, 4.0), 3), lost=5.0)
+    faults = (*plan.faults, fall_back)
+    return replace(plan, nodes=nodes, min_nodes=len(nodes), max_nodes=len(nodes), work=50.0, faults=faults)
+
+
 def _no_pages(chance: Random, plan: Plan) -> Plan:
     """Newcomers come after the pages of members were lost."""
     at = round(chance.uniform(8.0, 20.0), 3)
@@ -338,6 +348,7 @@ KINDS: dict[str, Callable[[Random, Plan], Plan]] = {
     "uneven end": _uneven_end,
     "stubborn": _stubborn,
     "old roster": _old_roster,
+    "forgotten member": _forgotten_member,
     "no pages": _no_pages,
     "lost race of a shutdown": _lost_race_of_a_shutdown,
     "newcomer at the end": _newcomer_at_the_end,
