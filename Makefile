@@ -71,13 +71,7 @@ test-servers: venv servers ## Ring 4: backends against real servers
 test-torchrun: venv ## Ring 5: real launchers and workers
 	$(PYTEST) $(SPREAD) -m "not chaos" $(wildcard $(TORCHRUN)) $(ARGS)
 
-test-bench: venv ## What a round costs and how soon it is released, beside the floor and torch; what imports cost
-	$(RUN) benchmarks/handlers.py
-	$(RUN) benchmarks/release.py
-	$(RUN) benchmarks/beside_torch.py
-	$(RUN) benchmarks/imports.py
-
-dist: venv ## Ring 6: the distributions, built and installed into fresh environments
+test-dist: venv ## Ring 6: the distributions, built and installed into fresh environments
 	$(PYTEST) $(wildcard $(DIST)) $(ARGS)
 
 simulate: venv ## Apart: ten thousand schedules of faults, by seed
@@ -88,6 +82,12 @@ test-exhaustive: venv servers ## Apart: the laws for each server version, TLS, p
 
 chaos: venv servers ## Apart: kill -9, SIGSTOP and cut connections, for minutes
 	$(PYTEST) -m chaos --timeout 1800 $(ARGS)
+
+bench: venv ## What a round costs and how soon it is released, beside the floor and torch; what imports cost
+	$(RUN) benchmarks/handlers.py
+	$(RUN) benchmarks/release.py
+	$(RUN) benchmarks/beside_torch.py
+	$(RUN) benchmarks/imports.py
 
 servers:
 	@sh scripts/servers.sh

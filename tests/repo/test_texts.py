@@ -96,6 +96,14 @@ def test_make_verbs_that_texts_speak_of_exist():
     assert not unknown, "\n".join(unknown)
 
 
+def test_every_verb_of_make_is_made_by_one_rule():
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", makefile, flags=re.MULTILINE)
+    assert phony
+    rules = re.findall(r"^([a-z-]+):(?!=)", makefile, flags=re.MULTILINE)
+    assert sorted(rules) == sorted(set(phony[1].replace("\\", "").split()) - {"FORCE"})
+
+
 def test_every_folder_of_tests_is_in_one_ring():
     rings = re.findall(r"^[A-Z]+ := (.*(?:tests|plugins)\b.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     listed = [folder for ring in rings for folder in ring.split() if folder != "plugins"]
