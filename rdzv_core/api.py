@@ -357,7 +357,7 @@ class RendezvousTimeout:
         join: How long to wait for a round; 600 s.
         last_call: How long the minimum of nodes waits for more; 30 s.
         close: How long closing may take; 30 s.
-        heartbeat: How long one sign of life may take; 5 s.
+        heartbeat: How long `is_closed()` may take; 5 s.
 
     Raises:
         ValueError: A duration is zero or negative.
@@ -394,7 +394,7 @@ class RendezvousTimeout:
 
     @property
     def heartbeat(self) -> timedelta:
-        """How long one sign of life may take."""
+        """How long `is_closed()` may take."""
         return self._heartbeat
 
     def _all(self) -> tuple[timedelta, ...]:

@@ -477,7 +477,8 @@ HANDLER_OPTIONS: tuple[Option, ...] = (
         default=5.0,
         unit="s",
         above=0,
-        sentence="How long one keep-alive call may take before it counts as failed.",
+        sentence="How long the question whether a run is closed may take. A sign of life, as each call on the "
+        "store, is bounded by the backend's `read_timeout`.",
     ),
     Option(
         name="keep_alive_interval",
@@ -581,12 +582,6 @@ HANDLER_OPTIONS: tuple[Option, ...] = (
 def doubts(values: Mapping[str, Any]) -> tuple[str, ...]:
     """What is allowed by :data:`HANDLER_OPTIONS` but unlikely to be meant; one sentence each."""
     found = []
-    ttl = ttl_of(values)
-    if values["heartbeat_timeout"] >= ttl:
-        found.append(
-            f"heartbeat_timeout ({values['heartbeat_timeout']:g} s) is not below the TTL ({ttl:g} s): one "
-            "slow call is enough for this node to be taken for dead."
-        )
     if values["last_call_timeout"] >= values["join_timeout"]:
         found.append(
             f"last_call_timeout ({values['last_call_timeout']:g} s) is not below join_timeout "

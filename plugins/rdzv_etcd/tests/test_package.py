@@ -34,12 +34,21 @@ def parameters(backend="etcd-v3", endpoint="127.0.0.1:2379", **config):
 # --- names
 
 
+@pytest.mark.needs_torch
 def test_every_public_name_is_there():
     for name in rdzv_etcd.__all__:
         assert getattr(rdzv_etcd, name) is not None
     assert set(rdzv_etcd.__all__) <= set(dir(rdzv_etcd))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         rdzv_etcd.nonsense  # noqa: B018
+
+
+def test_without_torch_the_store_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; from rdzv_etcd import EtcdStore"
+    tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'EtcdStore is a torch.distributed.Store, and torch is not installed: pip install "rdzv-core[torch]"' in (
+        tried.stderr
+    )
 
 
 @pytest.mark.filterwarnings("ignore:The rendezvous backend 'etcd':DeprecationWarning")

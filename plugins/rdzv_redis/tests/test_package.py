@@ -44,9 +44,18 @@ def test_what_torch_loads_answers_the_same_creator_each_time():
     assert get_handler() is get_handler() is create_redis_handler
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("name", sorted(set(rdzv_redis.__all__)))
 def test_public_names_are_there(name):
     assert getattr(rdzv_redis, name) is not None
+
+
+def test_without_torch_the_store_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; from rdzv_redis import RedisStore"
+    tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'RedisStore is a torch.distributed.Store, and torch is not installed: pip install "rdzv-core[torch]"' in (
+        tried.stderr
+    )
 
 
 def test_an_unknown_name_is_an_attribute_error():

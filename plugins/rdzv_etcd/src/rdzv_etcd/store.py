@@ -13,14 +13,21 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-import torch.distributed as dist
-
 from rdzv_core.errors import RendezvousConnectionError
 
 from .gateway import EtcdError, Gateway
 from .keys import RunKeys
 from .keyspace import GatewayKeyspace, Keyspace, Overtaken
 from .target import target_of
+
+try:
+    import torch.distributed as dist
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'EtcdStore is a torch.distributed.Store, and torch is not installed: pip install "rdzv-core[torch]", or '
+        "install your own build of torch.",
+        name=error.name,
+    ) from error
 
 __all__ = ["EtcdStore"]
 

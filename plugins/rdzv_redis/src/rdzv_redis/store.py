@@ -13,13 +13,20 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-import torch.distributed as dist
-
 from rdzv_core.errors import RendezvousConnectionError
 
 from .connection import Target, target_of
 from .keys import RunKeys
 from .link import Closed, Link, Subscription
+
+try:
+    import torch.distributed as dist
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'RedisStore is a torch.distributed.Store, and torch is not installed: pip install "rdzv-core[torch]", or '
+        "install your own build of torch.",
+        name=error.name,
+    ) from error
 
 __all__ = ["RedisStore"]
 
