@@ -1,8 +1,9 @@
 """How much one round costs: many handlers in one process, one server; commands and bytes per node, and the time.
 
-    python benchmarks/handlers.py --nodes 16 64 256 1000 [--json]
+    python benchmarks/handlers.py --backend redis --nodes 16 64 256 1000 [--json]
 
-Commands and bytes are counted by the server and are the same on any machine. Times are of handlers that share one
+Counts are the same on any machine; no sign of life falls into a round. A Redis server counts its own; for etcd the
+clients count requests, and the bytes of their bodies without HTTP's headers. Times are of handlers that share one
 interpreter, so at large N they tell of Python's lock and not of the protocol; compare them within one run only.
 """
 
@@ -16,17 +17,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from rdzv_etcd import EtcdServer, EtcdV3RendezvousBackend
 from rdzv_redis import RedisRendezvousBackend, RedisServer
 
+from rdzv_core.backend import CoordinationBackend
 from rdzv_core.machine.follow import Seat
 from rdzv_core.machine.register import Bootstrap
 from rdzv_core.runtime.handler import DynamicRendezvousHandler
 
 DEADLINE = 120.0
+INTERVAL = 60.0
+"""Seconds between signs of life: more than a round takes."""
+QUANTITIES = ("commands", "bytes")
+"""Each is counted in a run of its own: to be monitored costs a Redis server bytes."""
 THE_END = "the-end-of-the-count"
 COUNTER = f"""
 import socket, sys
@@ -64,30 +71,46 @@ class NoStores:
     def connect(self, seat: Seat, address: Bootstrap) -> Any:
         return None
 
+    def port_for_workers(self) -> int | None:
+        return None
+
     def close(self) -> None:
         pass
 
 
-class Meter:
-    """Counts what a server is asked, by clients and not by its own scripts, and the bytes in and out."""
+class Server(Protocol):
+    """A server of one kind, and what the nodes asked of it."""
+
+    def backend(self, run_id: str) -> CoordinationBackend:
+        """A node's backend, with connections of its own."""
+        ...
+
+    def counting(self, quantity: str) -> AbstractContextManager[Callable[[], int]]:
+        """Count one of :data:`QUANTITIES` from here on, until the function is called."""
+        ...
+
+
+class Redis:
+    """Counts what clients ask, and not what scripts do for them."""
 
     def __init__(self, server: RedisServer) -> None:
         import redis
 
+        self._server = server
         self._client = redis.Redis(host=server.get_host(), port=server.get_port())
-        self._address = (server.get_host(), server.get_port())
 
-    def bytes(self) -> int:
-        info = self._client.info("stats")
-        return int(info["total_net_input_bytes"]) + int(info["total_net_output_bytes"])
+    def backend(self, run_id: str) -> CoordinationBackend:
+        return RedisRendezvousBackend.connect(self._server.endpoint, run_id)
 
     @contextmanager
-    def commands(self) -> Iterator[Callable[[], int]]:
-        """Count commands by MONITOR, which marks those that scripts make; read by a process of its own."""
-        host, port = self._address
-        with subprocess.Popen(
-            [sys.executable, "-c", COUNTER, host, str(port)], stdout=subprocess.PIPE, text=True
-        ) as counter:
+    def counting(self, quantity: str) -> Iterator[Callable[[], int]]:
+        if quantity == "bytes":
+            before = self._bytes()
+            yield lambda: self._bytes() - before
+            return
+        # MONITOR marks what scripts do; it is read by a process of its own.
+        address = (self._server.get_host(), str(self._server.get_port()))
+        with subprocess.Popen([sys.executable, "-c", COUNTER, *address], stdout=subprocess.PIPE, text=True) as counter:
             assert counter.stdout is not None
             if counter.stdout.readline() != "ready\n":
                 raise RuntimeError("the server does not let itself be monitored")
@@ -97,6 +120,38 @@ class Meter:
                 return int(counter.communicate(timeout=60)[0])
 
             yield count
+
+    def _bytes(self) -> int:
+        info = self._client.info("stats")
+        return int(info["total_net_input_bytes"]) + int(info["total_net_output_bytes"])
+
+
+class Etcd:
+    """Sums up what each client counts of itself."""
+
+    def __init__(self, server: EtcdServer) -> None:
+        self._server = server
+        self._backends: list[EtcdV3RendezvousBackend] = []
+
+    def backend(self, run_id: str) -> CoordinationBackend:
+        backend = EtcdV3RendezvousBackend.connect(self._server.endpoint, run_id, {"read_timeout": 6})
+        self._backends.append(backend)
+        return backend
+
+    @contextmanager
+    def counting(self, quantity: str) -> Iterator[Callable[[], int]]:
+        before = self._total(quantity)
+        yield lambda: self._total(quantity) - before
+
+    def _total(self, quantity: str) -> int:
+        usages = [backend.usage for backend in self._backends]
+        return sum(usage.calls if quantity == "commands" else usage.sent + usage.received for usage in usages)
+
+
+KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Server]]] = {
+    "redis": (RedisServer, Redis),
+    "etcd": (EtcdServer, Etcd),
+}
 
 
 def meet(handlers: Sequence[DynamicRendezvousHandler]) -> float:
@@ -118,38 +173,32 @@ def meet(handlers: Sequence[DynamicRendezvousHandler]) -> float:
     return took
 
 
-def measure(server: RedisServer, nodes: int) -> list[Row]:
+def measure(server: Server, nodes: int) -> list[Row]:
     """A first and a later round of ``nodes`` handlers, counted once by commands and once by bytes."""
-    meter = Meter(server)
     counted: dict[str, dict[str, float]] = {"first round": {}, "later round": {}}
-    for quantity in ("commands", "bytes"):
+    for quantity in QUANTITIES:
         run_id = f"bench-{nodes}-{quantity}"
         handlers = [
             DynamicRendezvousHandler.from_backend(
                 run_id,
                 None,
-                RedisRendezvousBackend.connect(server.endpoint, run_id),
+                server.backend(run_id),
                 nodes,
                 nodes,
                 local_addr=f"node{i:05}",
+                keep_alive_interval=INTERVAL,
                 stores=NoStores(),
             )
             for i in range(nodes)
         ]
         for row in counted.values():
-            if quantity == "commands":
-                with meter.commands() as count:
-                    meet(handlers)
-                    row["commands"] = count() / nodes
-            else:
-                before = meter.bytes()
+            with server.counting(quantity) as count:
                 row["seconds"] = meet(handlers)
-                row["bytes"] = (meter.bytes() - before) / nodes
-        threads = [threading.Thread(target=handler.shutdown) for handler in handlers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+                row[quantity] = count() / nodes
+        for handler in handlers:
+            handler.post_leave("the benchmark is over")
+        for handler in handlers:
+            handler.leave("the benchmark is over")
     return [
         Row(
             what=what,
@@ -165,13 +214,16 @@ def measure(server: RedisServer, nodes: int) -> list[Row]:
 def main() -> None:
     """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--backend", choices=sorted(KINDS), default="redis")
     parser.add_argument("--nodes", type=int, nargs="+", default=[16, 64, 256, 1000])
     parser.add_argument("--json", action="store_true", help="print one JSON value instead of a table")
     arguments = parser.parse_args()
     threading.stack_size(256 * 1024)
     sys.setswitchinterval(0.1)  # thousands of runnable threads that each ask for the lock every 5 ms stop a machine
     os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
-    with RedisServer() as server:
+    start, kind = KINDS[arguments.backend]
+    with start() as running:
+        server = kind(running)
         rows = [row for nodes in arguments.nodes for row in measure(server, nodes)]
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows]))

@@ -47,8 +47,8 @@ __all__ = [
     "ttl_of",
 ]
 
-Kind: TypeAlias = Literal["duration", "integer", "flag", "choice", "text"]
-"""What a value is: seconds (a float), an int, a bool, one of a few words, or any text (a str)."""
+Kind: TypeAlias = Literal["duration", "integer", "flag", "choice", "text", "ports"]
+"""What a value is: seconds (a float), an int, a bool, one of a few words, any text (a str), or ports (a range)."""
 
 RESERVED = frozenset({"backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr"})
 """Names that ``RendezvousParameters`` takes for itself; in ``--rdzv-conf`` they end in a TypeError."""
@@ -59,6 +59,7 @@ LONGEST = 1e9
 _MINIMUM_INTERVALS = 3  # fewer missed beats than this are no death, but a hiccup
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)\s*([smh]?)")
+_PORTS = re.compile(r"([0-9]{1,5})(?:\s*-\s*([0-9]{1,5}))?")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _TRUE = ("1", "true", "t", "yes", "y", "on")
@@ -146,6 +147,8 @@ class Option:
             return "true or false"
         if self.kind == "text":
             return "a text that is not empty"
+        if self.kind == "ports":
+            return "a port, or a first and a last one as in 29500-29599, from 1 to 65535"
         what = "a duration in seconds" if self.kind == "duration" else "a whole number"
         bounds = []
         if self.above is not None:
@@ -194,6 +197,8 @@ class Option:
             return "***"
         if self.kind == "flag":
             return "true" if value else "false"
+        if self.kind == "ports":
+            return f"{value[0]}-{value[-1]}"
         text = f"{value:.15g}" if isinstance(value, float) else mask_secrets(str(value))
         return f"{text} {self.unit}" if self.unit else text
 
@@ -244,12 +249,28 @@ def _read_choice(value: Any) -> str:
     return _read_text(value).strip().lower()
 
 
+def _read_ports(value: Any) -> range:
+    if isinstance(value, range):
+        if value.step != 1 or not value:
+            raise ValueError
+        first, last = value[0], value[-1]
+    else:
+        found = _PORTS.fullmatch(str(value).strip())
+        if found is None or isinstance(value, bool):
+            raise ValueError
+        first, last = int(found[1]), int(found[2] or found[1])
+    if not 1 <= first <= last <= 65535:
+        raise ValueError
+    return range(first, last + 1)
+
+
 _READERS: dict[Kind, Callable[[Any], Any]] = {
     "duration": _read_duration,
     "integer": _read_integer,
     "flag": _read_flag,
     "text": _read_text,
     "choice": _read_choice,
+    "ports": _read_ports,
 }
 
 
@@ -519,6 +540,13 @@ HANDLER_OPTIONS: tuple[Option, ...] = (
         unit="s",
         above=0,
         sentence="How long members of a round wait for rank 0 to tell its address before they give it up.",
+    ),
+    Option(
+        name="bootstrap_ports",
+        kind="ports",
+        sentence="The ports that rank 0's stores may listen at, for networks where not all are open. Without it "
+        "any free one. Each round opens a new store while that of the last one may still be in use: allow "
+        "at least two for each agent of a machine.",
     ),
     Option(
         name="leave_timeout",

@@ -10,7 +10,7 @@ from rdzv_core.machine.rules import Rules
 
 __all__ = ["PAGE_SIZE", "Bootstrap", "Closed", "Page", "Register", "page_count", "page_index", "paginate"]
 
-PAGE_SIZE = 16
+PAGE_SIZE = 8
 """Members on a page, about. A node reads one page to learn its rank, so small pages keep what a round costs a node
 below 2 kB; a leader reads them all, once per tenure, which at 10,000 members is 625 short reads."""
 

@@ -1,13 +1,15 @@
 """How the members of a round reach rank 0's store.
 
-Rank 0 opens a *new* TCPStore on a free port for every round, also when it stays rank 0: restarted workers that met
+Rank 0 opens a *new* TCPStore on another port for every round, also when it stays rank 0: restarted workers that met
 the keys of the last round would hang. A store lives until the round after it is complete, since workers of other
 nodes may still be talking to it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -15,6 +17,7 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.machine.follow import Seat
 from rdzv_core.machine.register import Bootstrap
 from rdzv_core.runtime.localhost import check_own_address
+from rdzv_core.tcp_store import listen_everywhere, serve_tcp_store, torch_distributed
 
 __all__ = ["BootstrapStores", "TCPBootstrap", "shares_agent_store"]
 
@@ -35,6 +38,10 @@ class BootstrapStores(Protocol):
         """Connect to the store of this round; returns a c10d ``Store`` that only this round uses."""
         ...
 
+    def port_for_workers(self) -> int | None:
+        """A free port of those that stores may listen at; None if any will do."""
+        ...
+
     def close(self) -> None:
         """Let go of all stores."""
         ...
@@ -48,38 +55,62 @@ class TCPBootstrap:
         local_addr: Where other nodes reach this one.
         timeout: Seconds to wait for a connection.
         store: A c10d ``Store`` of the caller's to return, scoped, in place of rank 0's; None for rank 0's.
+        ports: The ports to listen at; None for any.
     """
 
-    def __init__(self, *, run_id: str, local_addr: str, timeout: float, store: Any = None) -> None:
+    def __init__(
+        self, *, run_id: str, local_addr: str, timeout: float, store: Any = None, ports: range | None = None
+    ) -> None:
         self._run_id = run_id
         self._local_addr = local_addr
         self._timeout = timedelta(seconds=timeout)
         self._store = store
+        self._ports = ports
         self._servers: dict[str, Any] = {}
 
     def host(self, seat: Seat) -> Bootstrap:
         """Open a TCPStore on a free port.
 
         Raises:
-            RendezvousConnectionError: torch is missing, or this machine cannot listen at its own address.
+            RendezvousConnectionError: torch is missing, or this machine cannot listen at its own address, or at none
+                of the ports that it may use.
         """
+        torch_distributed()
         try:
             check_own_address(self._local_addr)
         except ValueError as error:
             raise RendezvousConnectionError(str(error), permanent=True) from error
-        server = _torch_distributed().TCPStore(
-            host_name=self._local_addr,
-            port=0,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=self._timeout,
-        )
+        with self._listen() as listener:
+            server = serve_tcp_store(self._local_addr, listener, timeout=self._timeout)
         self._servers[seat.round_id] = server
         return Bootstrap(addr=self._local_addr, port=server.port)
 
+    def _listen(self) -> socket.socket:
+        for port in self._ports or (0,):
+            try:
+                return listen_everywhere(port)
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+                last = error
+        said = f"{self._ports[0]}-{self._ports[-1]}" if self._ports else "any"
+        raise RendezvousConnectionError(
+            f"This node is rank 0 and is to open the store of the round, but no port of bootstrap_ports ({said}) can "
+            f"be had on this machine; the last one said: {last}. Each round needs a new one while the one before may "
+            f"still be in use: allow at least two for each agent of a machine.",
+            permanent=True,
+        ) from last
+
+    def port_for_workers(self) -> int | None:
+        """A free port of those that stores may listen at, not held; None if any will do."""
+        if self._ports is None:
+            return None
+        with self._listen() as listener:
+            return int(listener.getsockname()[1])
+
     def connect(self, seat: Seat, address: Bootstrap) -> Any:
         """Connect to rank 0's TCPStore, and drop the servers of all rounds but this and the one before."""
-        distributed = _torch_distributed()
+        distributed = torch_distributed()
         store = self._store
         if store is None:
             store = self._servers.get(seat.round_id)
@@ -99,15 +130,3 @@ class TCPBootstrap:
     def close(self) -> None:
         """Let go of all servers; workers that still use them lose their store."""
         self._servers.clear()
-
-
-def _torch_distributed() -> Any:
-    try:
-        import torch.distributed as distributed
-    except ImportError as error:
-        raise RendezvousConnectionError(
-            "torch is needed to open the store that the members of a round share, and it is not installed: "
-            'pip install "rdzv-core[torch]", or install your own build of torch.',
-            permanent=True,
-        ) from error
-    return distributed

@@ -153,7 +153,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
             emit=_nobody,
         )
         if stores is None:
-            stores = TCPBootstrap(run_id=run_id, local_addr=addr, timeout=values["bootstrap_timeout"], store=store)
+            stores = TCPBootstrap(
+                run_id=run_id,
+                local_addr=addr,
+                timeout=values["bootstrap_timeout"],
+                store=store,
+                ports=values["bootstrap_ports"],
+            )
         level2 = backend if isinstance(backend, CoordinationBackend) else RegisterCoordination(backend, run_id=run_id)
         settings = RendezvousSettings(
             run_id,
@@ -344,7 +350,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self.use_agent_store:
             bootstrap = RendezvousStoreInfo(joined.address.addr, joined.address.port)
         else:
-            bootstrap = RendezvousStoreInfo.build(seat.rank, joined.store, local_addr=self._local_addr)
+            port = self._stores.port_for_workers() if seat.rank == 0 else None
+            bootstrap = RendezvousStoreInfo.build(
+                seat.rank, joined.store, local_addr=self._local_addr, server_port=port
+            )
         return RendezvousInfo(joined.store, seat.rank, seat.world, bootstrap)
 
     def _stores_closed(self) -> None:

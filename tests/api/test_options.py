@@ -51,6 +51,7 @@ def test_defaults():
         "regroup_timeout": 0.5,
         "scale_up_delay": 15.0,
         "bootstrap_timeout": 60.0,
+        "bootstrap_ports": None,
         "leave_timeout": 300.0,
         "store_outage_timeout": 300.0,
         "closed_ttl": 60.0,
@@ -131,6 +132,32 @@ def test_what_is_no_count(given: Any):
 def test_bounds_are_told():
     assert refusal({"db": "16"}) == "Option 'db': '16' is not a whole number at least 0 and at most 15."
     assert read({"db": 15})["db"] == 15
+
+
+PORTS = Option(name="ports", kind="ports", sentence="Ports.")
+
+
+@pytest.mark.parametrize(
+    ("given", "ports"),
+    [
+        ("29500", range(29500, 29501)),
+        (29500, range(29500, 29501)),
+        (" 29500 - 29510 ", range(29500, 29511)),
+        ("1-65535", range(1, 65536)),
+        (range(5, 8), range(5, 8)),
+    ],
+)
+def test_ports(given: Any, ports: range):
+    assert PORTS.read(given) == ports
+    assert PORTS.show(ports) == f"{ports[0]}-{ports[-1]}"
+
+
+@pytest.mark.parametrize(
+    "given", ["", "0", "0-5", "9-5", "65536", "1-65536", "1-2-3", "-5", "a-b", True, 1.5, range(0), range(5, 1, -1)]
+)
+def test_what_is_no_ports(given: Any):
+    with pytest.raises(ValueError, match=r"is not a port, or a first and a last one as in 29500-29599, from 1 to"):
+        PORTS.read(given)
 
 
 @pytest.mark.parametrize("given", [True, 1, "1", "true", "T", "yes", "on"])

@@ -28,7 +28,7 @@ CORE = ROOT / "rdzv_core"
 # stands for the module or package and all that is in it.
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "ground": (("errors", "machine", "wire"),),
-    "contracts": (("endpoint", "options", "events", "api", "backend"),),
+    "contracts": (("endpoint", "options", "events", "api", "backend"), ("tcp_store",)),
     "shell": (
         ("servers",),
         (
@@ -59,12 +59,12 @@ WORLDLY = frozenset({"time", "threading", "socket", "os", "random", "logging", "
 FOREIGN: dict[str, frozenset[str]] = {
     "importlib_metadata": frozenset({"discovery"}),
     "pluggy": frozenset({"hooks"}),
-    "torch": frozenset({"runtime.bootstrap", "torchrun"}),
+    "torch": frozenset({"tcp_store", "torchrun"}),
     "pytest": frozenset({"testing"}),
     "hypothesis": frozenset({"testing"}),
     "msgspec": frozenset({"machine", "wire", "runtime.register_coordination"}),
 }
-LAZY = {"torch": "runtime.bootstrap"}
+LAZY = {"torch": "tcp_store"}
 """Where a guest is imported inside functions only, so that the rest of the core works without it."""
 
 
@@ -239,9 +239,9 @@ def test_plugins_see_contracts_but_not_the_protocol():
         ("torchrun.entry", "def f():\n    import rdzv_core.cli", "lanes without a door"),
         ("machine.decide", "import time", "the ground floor is pure"),
         ("machine.decide", "if True:\n    from os import path", "the ground floor is pure"),
-        ("runtime.bootstrap", "import torch", "inside functions only"),
-        ("runtime.bootstrap", "def f():\n    import torch", None),
-        ("runtime.session", "def f():\n    import torch", "belongs to runtime.bootstrap, torchrun alone"),
+        ("tcp_store", "import torch", "inside functions only"),
+        ("tcp_store", "def f():\n    import torch", None),
+        ("runtime.session", "def f():\n    import torch", "belongs to tcp_store, torchrun alone"),
         ("runtime.session", "from rdzv_core.runtime.session import nobody", None),
         ("registry", "import requests", "no floor is open to requests"),
         ("", "from rdzv_core.torchrun import entry", "every floor but the doors"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +16,10 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.machine.follow import Seat
 from rdzv_core.machine.register import Bootstrap
 from rdzv_core.runtime.bootstrap import TCPBootstrap, shares_agent_store
+from rdzv_core.runtime.handler import DynamicRendezvousHandler
 from rdzv_core.runtime.localhost import check_own_address, own_address
+from rdzv_core.tcp_store import listen_everywhere
+from rdzv_core.testing.memory import MemoryBackend
 from tests.runtime.party import PATIENT, RUN, SOON, Party
 
 HERE = "127.0.0.1"
@@ -24,8 +29,8 @@ def seat(number: int, rank: int = 0) -> Seat:
     return Seat(life="life", round=number, round_id=f"id-{number}", rank=rank, world=2)
 
 
-def tcp(run_id: str = RUN, local_addr: str = HERE, store: Any = None) -> TCPBootstrap:
-    return TCPBootstrap(run_id=run_id, local_addr=local_addr, timeout=5.0, store=store)
+def tcp(run_id: str = RUN, local_addr: str = HERE, store: Any = None, ports: range | None = None) -> TCPBootstrap:
+    return TCPBootstrap(run_id=run_id, local_addr=local_addr, timeout=5.0, store=store, ports=ports)
 
 
 @pytest.fixture
@@ -131,6 +136,76 @@ def test_workers_may_be_told_to_open_a_store_of_their_own(party: Party, monkeypa
     ((_, port),) = told
     assert port != party.register.bootstrap.port
     assert not guests[0].handler.use_agent_store
+
+
+# --- ports that a firewall lets through -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def free_ports() -> range:
+    """Three neighbours that are free now."""
+    for first in range(20011 + 3 * (os.getpid() % 3000), 32000, 3):
+        ports = range(first, first + 3)
+        with suppress(OSError), ExitStack() as held:
+            for port in ports:
+                held.enter_context(listen_everywhere(port))
+            return ports
+    raise AssertionError("no three neighbouring ports are free")
+
+
+@pytest.mark.needs_torch
+def test_stores_open_at_the_ports_that_were_allowed(free_ports: range):
+    stores = tcp(ports=free_ports)
+    found = []
+    for number in (1, 2, 3, 4):
+        address = stores.host(seat(number))
+        found.append(address.port)
+        mine, theirs = stores.connect(seat(number), address), tcp().connect(seat(number, rank=1), address)
+        theirs.set("key", "value")
+        assert mine.get("key") == b"value"
+        del mine, theirs
+        gc.collect()
+    assert found == [*free_ports, free_ports[0]], "that of the first round is free again in the fourth"
+    stores.close()
+
+
+@pytest.mark.needs_torch
+def test_when_all_allowed_ports_are_taken_the_error_says_how_many_it_takes(free_ports: range, party: Party):
+    with ExitStack() as others:
+        for port in free_ports[:2]:
+            others.enter_context(listen_everywhere(port))
+        guest = party.guest(1, 1, HERE, stores=tcp(ports=free_ports[:2]))
+        with pytest.raises(RendezvousConnectionError) as told:
+            guest.joins().result(within=SOON)
+    text = told.value.message
+    assert f"no port of bootstrap_ports ({free_ports[0]}-{free_ports[1]}) can be had on this machine" in text
+    assert "Address already in use" in text
+    assert "allow at least two for each agent of a machine" in text
+    assert told.value.permanent
+
+
+@pytest.mark.needs_torch
+def test_the_port_for_workers_is_an_allowed_one(free_ports: range, party: Party, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    (info,) = party.meet(party.guest(1, 1, HERE, stores=tcp(ports=free_ports)))
+    assert info.bootstrap_store_info.master_port in free_ports
+    assert info.bootstrap_store_info.master_port != party.register.bootstrap.port
+    assert tcp().port_for_workers() is None
+
+
+@pytest.mark.needs_torch
+def test_the_option_reaches_the_stores(free_ports: range, party: Party):
+    handler = DynamicRendezvousHandler.from_backend(
+        RUN,
+        None,
+        MemoryBackend(party.store, RUN),
+        1,
+        1,
+        HERE,
+        options={**PATIENT, "bootstrap_ports": f"{free_ports[0]}-{free_ports[-1]}"},
+    )
+    assert handler.next_rendezvous().bootstrap_store_info.master_port in free_ports
+    handler.shutdown()
 
 
 @pytest.mark.parametrize(("said", "shares"), [(None, True), ("0", True), ("", True), ("true", True), ("1", False)])

@@ -1,17 +1,14 @@
-"""What a call costs: requests counted by the client, bytes by a proxy; and five hundred nodes on one server."""
+"""What a call costs: requests counted by the client, bytes by a proxy."""
 
 from __future__ import annotations
 
-import threading
-import time
 import uuid
 from contextlib import contextmanager
 
 import pytest
-from rdzv_etcd import EtcdV3RendezvousBackend, create_handler
+from rdzv_etcd import EtcdV3RendezvousBackend
 from rdzv_etcd.gateway import LONGEST_LEASE, seconds_of
 
-from rdzv_core import RendezvousParameters
 from rdzv_core.testing.conformance import Waiting
 from rdzv_core.testing.proxy import FaultProxy
 
@@ -193,63 +190,6 @@ def test_a_round_costs_a_node_six_requests(connect, proxy, etcd35):
             assert node.get_state()[1] == token
         assert counting.calls <= allowed
         assert counting.bytes <= 12_000, "JSON, base64 and HTTP's headers: see the README"
-
-
-class NoStore:
-    """In place of rank 0's TCPStore: this is about the rendezvous, not about five hundred of torch's stores."""
-
-    def host(self, seat):
-        from rdzv_core.machine.register import Bootstrap
-
-        return Bootstrap(addr="127.0.0.1", port=1)
-
-    def connect(self, seat, address):
-        return object()
-
-    def close(self):
-        pass
-
-
-@pytest.mark.timeout(240)
-def test_five_hundred_nodes_meet_on_one_server(own_server, capsys):
-    count = 500
-    run_id = f"crowd-{uuid.uuid4().hex[:8]}"
-    conf = {"join_timeout": 120, "last_call_timeout": 60, "read_timeout": 6}
-    params = RendezvousParameters("etcd-v3", own_server.endpoint, run_id, count, count, "127.0.0.1", **conf)
-    handlers = [create_handler(params) for _ in range(count)]
-    usages = [handler._runner._backend.usage for handler in handlers]
-    for handler in handlers:
-        handler._stores = handler._runner._stores = NoStore()
-    seats = []
-
-    def meet(handler):
-        info = handler.next_rendezvous()
-        seats.append((info.rank, info.world_size))
-
-    began = time.monotonic()
-    threads = [threading.Thread(target=meet, args=(handler,)) for handler in handlers]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-        took = time.monotonic() - began
-        assert sorted(seats) == [(rank, count) for rank in range(count)]
-        calls = sorted(usage.calls for usage in usages)
-        bodies = sorted(usage.sent + usage.received for usage in usages)
-        with capsys.disabled():
-            print(
-                f"\n{count} nodes met in {took:.1f} s; requests per node: median {calls[count // 2]}, most "
-                f"{calls[-2]}, leader {calls[-1]}; bytes of bodies per node: median {bodies[count // 2]}"
-            )
-        pulses = 2 * (took / 5.0 + 1)
-        assert calls[count // 2] <= 6 + pulses
-        assert bodies[count // 2] <= 8000
-    finally:
-        for handler in handlers:
-            handler.post_leave("the test is over")
-        for handler in handlers:
-            handler._runner.join(20)
 
 
 def test_the_counter_counts(etcd35):

@@ -344,6 +344,18 @@ def test_a_watch_that_is_too_far_back_is_begun_anew(raw, etcd35):
     gateway.close()
 
 
+def test_a_watch_whose_client_was_closed_between_two_reads_has_ended(etcd35):
+    from rdzv_etcd.gateway import Gateway, WatchEnded
+
+    gateway = Gateway(target_of(etcd35.endpoint, {}, {}).cluster)
+    watch = gateway.watch("listen", b"closing", b"", 0)
+    assert watch.next(0) == ()
+    gateway.close()
+    for _ in range(2):
+        with pytest.raises(WatchEnded, match="the connection is lost"):
+            watch.next(5)
+
+
 def test_waits_go_on_over_a_restart_of_the_server(connect, own_server):
     backend, other = connect(own_server.endpoint), connect(own_server.endpoint)
     token = backend.set_state(b"0")[1]

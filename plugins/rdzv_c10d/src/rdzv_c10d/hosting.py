@@ -23,6 +23,7 @@ from typing import Any
 
 from rdzv_core.endpoint import Address, Endpoint
 from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.tcp_store import BACKLOG, listen_everywhere, serve_tcp_store
 
 from .departures import await_departures
 from .detection import Machine, Verdict, judge
@@ -40,7 +41,6 @@ STORE_TIMEOUT = timedelta(seconds=10)
 """For clients of our own, which never wait in ``get``."""
 ESTABLISHED = "rdzv/established"
 """A key of a store whose host is sure that it is the only one."""
-BACKLOG = 4096
 LISTENING_FOR_RESET = 0.05
 """Seconds that a connection must stay open to be believed in, when there was trouble."""
 FRESH_ANSWER = 1.0
@@ -214,31 +214,14 @@ class EndpointSource:
                 raise self._cannot_host(address, error) from error
             return False
         port = listener.getsockname()[1]
-        self._server = self._serve(_inside(address), port, listener)
+        self._server = serve_tcp_store(
+            _inside(address), listener, timeout=STORE_TIMEOUT, use_libuv=self._target.use_libuv
+        )
         self._address = Address(host=address.host, port=port)
         self._had_store, self._lost_since = True, None
         atexit.register(self._end_with_process)
         logger.info("run '%s': this process hosts the store at %s", self._run_id, self._address)
         return True
-
-    def _serve(self, host: str, port: int, listener: socket.socket) -> Any:
-        from torch.distributed import TCPStore
-
-        options: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "timeout": STORE_TIMEOUT}
-        if self._target.use_libuv is not None:
-            options["use_libuv"] = self._target.use_libuv
-        spare = listener.dup()  # a store that cannot be made may have closed the descriptor
-        try:
-            try:
-                return TCPStore(host, port, master_listen_fd=listener.detach(), **options)
-            except RuntimeError as error:
-                if "libuv" not in str(error) or options.get("use_libuv") is False:
-                    raise
-                logger.warning("this torch was built without libuv; the store is hosted without it")
-                options["use_libuv"] = False
-                return TCPStore(host, port, master_listen_fd=spare.detach(), **options)
-        finally:
-            spare.close()
 
     def _client(self, host: str, port: int) -> Any:
         from torch.distributed import TCPStore
@@ -379,9 +362,7 @@ def _listen(address: Address) -> socket.socket:
         host = "127.0.0.1" if address.host.lower().rstrip(".") == "localhost" else address.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, address.port), family=family, backlog=BACKLOG)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", address.port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
-    return socket.create_server(("", address.port), backlog=BACKLOG)
+    return listen_everywhere(address.port)
 
 
 def _knock(address: Address, *, careful: bool) -> _Trouble | None:

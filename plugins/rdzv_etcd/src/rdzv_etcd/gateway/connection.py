@@ -72,8 +72,8 @@ class Connection:
         Raises:
             Broken: It could not be sent whole.
         """
-        self.socket.settimeout(_left(deadline))
         try:
+            self.socket.settimeout(_left(deadline))
             self._http.putrequest("POST", path, skip_accept_encoding=True)
             self._http.putheader("Content-Length", str(len(body)))
             if token is not None:

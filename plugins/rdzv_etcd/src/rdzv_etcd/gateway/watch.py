@@ -197,8 +197,8 @@ class _Body:
                 return b""
 
     def _more(self, deadline: float) -> bool:
-        self._socket.settimeout(max(deadline - monotonic(), 0.001))
         try:
+            self._socket.settimeout(max(deadline - monotonic(), 0.001))
             piece = self._socket.recv(_PIECE)
         except TimeoutError:
             return False

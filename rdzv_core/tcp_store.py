@@ -1,0 +1,69 @@
+"""Opening a torch ``TCPStore``: torch itself when it is first needed, a socket of ours, and libuv if it is there."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from datetime import timedelta
+from typing import Any
+
+from rdzv_core.errors import RendezvousConnectionError
+
+__all__ = ["BACKLOG", "listen_everywhere", "serve_tcp_store", "torch_distributed"]
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 4096
+"""Connections that may wait to be taken in, where the system allows as many: all nodes come at one moment."""
+
+
+def listen_everywhere(port: int) -> socket.socket:
+    """Listen at a port of every interface, by IPv6 too where there is any; 0 for a free one.
+
+    Raises:
+        OSError: The port is taken, or not for us.
+    """
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=BACKLOG)
+
+
+def serve_tcp_store(host: str, listener: socket.socket, *, timeout: timedelta, use_libuv: bool | None = None) -> Any:
+    """A TCPStore that serves at a socket which listens already; the socket is its own from then on.
+
+    Args:
+        host: The name by which the store's own client reaches it.
+        listener: The socket.
+        timeout: How long ``get`` and ``wait`` of the store's own client wait.
+        use_libuv: As torch's; None for torch's default. A torch that was built without it does without.
+    """
+    options: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "timeout": timeout}
+    if use_libuv is not None:
+        options["use_libuv"] = use_libuv
+    tcp_store, port = torch_distributed().TCPStore, listener.getsockname()[1]
+    with listener.dup() as spare:  # a store that cannot be made may have closed the descriptor
+        try:
+            return tcp_store(host, port, master_listen_fd=listener.detach(), **options)
+        except RuntimeError as error:
+            if "libuv" not in str(error) or use_libuv is False:
+                raise
+            logger.warning("this torch was built without libuv; the store is served without it")
+            options["use_libuv"] = False
+            return tcp_store(host, port, master_listen_fd=spare.detach(), **options)
+
+
+def torch_distributed() -> Any:
+    """The module ``torch.distributed``.
+
+    Raises:
+        RendezvousConnectionError: torch is not installed; says what to install.
+    """
+    try:
+        import torch.distributed as distributed
+    except ImportError as error:
+        raise RendezvousConnectionError(
+            "torch is needed to open the store that the members of a round share, and it is not installed: "
+            'pip install "rdzv-core[torch]", or install your own build of torch.',
+            permanent=True,
+        ) from error
+    return distributed
