@@ -174,8 +174,8 @@ def test_training_goes_on_over_the_death_of_etcds_leader_and_a_lost_quorum(etcd_
         survivor = cluster.leader()
         survivor.kill()  # one of three is left, which can decide nothing
         job.wait(lambda: all("cannot reach" in n.log() for n in job.nodes.values()), "an outage that all noticed", 30)
-        until = time.monotonic() + TTL + 2 * INTERVAL
-        job.wait(lambda: time.monotonic() > until, "longer than the TTL")
+        until = time.monotonic() + 30
+        job.wait(lambda: time.monotonic() > until, "many times the TTL", 40)
         for member in cluster.members:
             if member.pid is None:
                 member.launch()
