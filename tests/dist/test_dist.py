@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import configparser
 import fnmatch
-import importlib.util
 import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from rdzv_etcd import EtcdServer
 from rdzv_redis import RedisServer
 
 ROOT = Path(__file__).parents[2]
@@ -186,50 +190,69 @@ def test_the_extras_of_c10d_bring_the_plugin_and_the_plugin_brings_torch(wheels)
     assert set(wheels["rdzv_c10d"].entry_points["rdzv_core.backends"]) == {"c10d", "static"}
 
 
-@pytest.mark.needs_torch
-def test_c10d_installs_beside_the_torch_of_the_machine(python, dist, tmp_path):
-    """On a cluster torch was there before, whatever pip thinks of it; one node then needs no server and no port."""
-    torch_home = Path(importlib.util.find_spec("torch").origin).parents[1]  # type: ignore[union-attr,arg-type]
+@pytest.fixture(scope="session")
+def torch_alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with torch and what it requires, and nothing else of the environment that runs the tests."""
+    folder = tmp_path_factory.mktemp("torch")
+    wanted, seen = ["torch"], set()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(found.locate_file(top))
+        needs = [Requirement(line) for line in found.requires or ()]
+        wanted += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+    return folder
+
+
+@pytest.fixture
+def beside_torch(python: Path, torch_alone: Path) -> Iterator[None]:
+    """As on a cluster: the machine's own torch is there before anything of ours."""
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     link = site / "torch-of-the-machine.pth"
-    worker = tmp_path / "worker.py"
-    worker.write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
-    run(python, "-m", "pip", "-q", "install", "--no-deps", "--find-links", dist, "rdzv-c10d==0.1.*", cwd=tmp_path)
-    try:
-        link.write_text(f"{torch_home}\n")
-        said = run(
-            *(python, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"),
-            *("--rdzv-backend=rdzv-c10d", "--rdzv-id=installed", worker),
-            cwd=tmp_path,
-            RES_OPTIONS="timeout:1 attempts:1",
-            OMP_NUM_THREADS="1",
-        )
-    finally:
-        link.unlink(missing_ok=True)
-        run(python, "-m", "pip", "-q", "uninstall", "--yes", "rdzv-c10d", cwd=tmp_path)
-    assert sorted(said.split("\n"))[-2:] == ["rank 0 of 2", "rank 1 of 2"]
+    link.write_text(f"{torch_alone}\n")
+    yield
+    link.unlink()
 
 
 @pytest.mark.needs_torch
-def test_torchrun_finds_the_installed_backend(python, tmp_path):
-    """As on a cluster: torch was there before, and pip has put the wheels beside it."""
-    torch_home = Path(importlib.util.find_spec("torch").origin).parents[1]  # type: ignore[union-attr,arg-type]
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    link = site / "torch-of-the-machine.pth"
-    link.write_text(f"{torch_home}\n")  # after our own packages, and without the editable ones of this tree
+@pytest.mark.usefixtures("beside_torch")
+@pytest.mark.parametrize(
+    ("extra", "backend", "server"),
+    [
+        ("redis", "redis", RedisServer),
+        ("etcd", "etcd-v3", EtcdServer),
+        ("c10d", "rdzv-c10d", None),
+        ("all", "redis", RedisServer),
+    ],
+)
+def test_torchrun_finds_what_an_extra_installed(python, dist, torch_alone, tmp_path, extra, backend, server):
+    """pip sees the torch of the machine and fetches no other; one node of ``rdzv-c10d`` needs no server and no port."""
+    before = set(run(python, "-m", "pip", "freeze").split())
+    run(python, "-m", "pip", "-q", "install", "--find-links", dist, f"rdzv-core[{extra}]==0.1.*", cwd=tmp_path)
     worker = tmp_path / "worker.py"
     worker.write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
-    where = "import rdzv_core, rdzv_redis, torch; print(rdzv_core.__file__, rdzv_redis.__file__)"
     try:
-        with RedisServer() as server:
-            assert all(str(site) in path for path in run(python, "-c", where, cwd=tmp_path).split())
+        came = set(run(python, "-m", "pip", "freeze").split()) - before
+        assert not [line for line in came if line.startswith(("torch", "nvidia", "triton"))]
+        paths = run(python, "-c", "import rdzv_core, torch; print(rdzv_core.__file__, torch.__file__)", cwd=tmp_path)
+        ours, theirs = paths.split()
+        assert str(python.parents[1]) in ours
+        assert str(torch_alone) in theirs
+        with server() if server is not None else nullcontext() as serving:
             said = run(
                 *(python, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"),
-                *("--rdzv-backend=redis", f"--rdzv-endpoint={server.endpoint}", "--rdzv-id=installed", worker),
+                *(f"--rdzv-backend={backend}", "--rdzv-id=installed"),
+                *((f"--rdzv-endpoint={serving.endpoint}",) if serving is not None else ()),
+                worker,
                 cwd=tmp_path,
                 RES_OPTIONS="timeout:1 attempts:1",
                 OMP_NUM_THREADS="1",
             )
     finally:
-        link.unlink()
+        run(python, "-m", "pip", "-q", "uninstall", "--yes", "rdzv-c10d", "rdzv-etcd", cwd=tmp_path)
     assert sorted(said.split("\n"))[-2:] == ["rank 0 of 2", "rank 1 of 2"]
