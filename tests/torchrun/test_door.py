@@ -47,6 +47,17 @@ ROOT = Path(__file__).parents[2]
 BARRIER = "torchelastic/agent/terminal_state"
 
 
+@pytest.fixture(autouse=True)
+def _no_thread_of_the_door_stays() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    eventually(
+        "only the threads that were there before",
+        lambda: not [t for t in set(threading.enumerate()) - before if t.name.startswith("rdzv-")],
+        within=SOON,
+    )
+
+
 @pytest.fixture
 def party() -> Iterator[Party]:
     party = Party()
@@ -686,7 +697,3 @@ def test_loglevel_is_heard(level: str, seen: bool):
 def test_who_has_configured_logging_keeps_it():
     assert log_of("logging.basicConfig(level='INFO', format='mine: %(message)s')\n" + SPEAK) == "mine: hello\n"
     assert log_of("logging.basicConfig(level='ERROR')\n" + SPEAK) == ""
-
-
-def test_no_thread_of_the_door_stays():
-    assert [t for t in threading.enumerate() if t.name.startswith("rdzv-")] == []

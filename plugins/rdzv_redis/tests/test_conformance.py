@@ -40,7 +40,8 @@ class RedisBackDoor:
             self.client.delete(key)
 
     def snapshot(self) -> None:
-        self.saved = {key: (self.client.pttl(key), self.client.dump(key)) for key in self.client.scan_iter(count=1000)}
+        found = {key: (self.client.pttl(key), self.client.dump(key)) for key in self.client.scan_iter(count=1000)}
+        self.saved = {key: (ttl, value) for key, (ttl, value) in found.items() if value is not None}  # not expired yet
 
     def roll_back(self) -> None:
         for key in self.client.scan_iter(count=1000):
