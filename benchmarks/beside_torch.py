@@ -40,10 +40,10 @@ class Row:
 
     what: str
     nodes: int
-    first_s: float
-    """Seconds from the first call to the last return, of the first round."""
-    later_s: float
-    """The same, median of the rounds after it."""
+    first_s: float | None
+    """Seconds from the first call to the last return, of the first round; None if not all met in time."""
+    later_s: float | None
+    """The same, median of the rounds after it; None if one of them failed."""
 
 
 def ours(endpoint: str, run_id: str, nodes: int) -> Any:
@@ -117,7 +117,7 @@ def measure(what: str, endpoint: str, nodes: int, processes: int, rounds: int) -
                 pipe.send(True)
             answers = [pipe.recv() if pipe.poll(DEADLINE) else (0.0, False) for pipe in pipes]
             if not all(met for _, met in answers):
-                raise SystemExit(f"{what} with {nodes} nodes did not meet within {DEADLINE:g} s")
+                break
             took.append(max(ended for ended, _ in answers) - began)
         for pipe in pipes:
             pipe.send(False)
@@ -126,7 +126,13 @@ def measure(what: str, endpoint: str, nodes: int, processes: int, rounds: int) -
     finally:
         for child in children:
             child.kill()
-    return Row(what=what, nodes=nodes, first_s=took[0], later_s=statistics.median(took[1:]))
+    later = statistics.median(took[1:]) if len(took) == 1 + rounds else None
+    return Row(what=what, nodes=nodes, first_s=took[0] if took else None, later_s=later)
+
+
+def seconds(value: float | None) -> str:
+    """For people."""
+    return f"not within {DEADLINE:g} s" if value is None else f"{value:.3f} s"
 
 
 def leave_the_network() -> bool:
@@ -159,7 +165,9 @@ def main() -> None:
                 rows.append(measure(what, server.endpoint, nodes, arguments.processes, arguments.rounds))
                 if not arguments.json:
                     row = rows[-1]
-                    print(f"{row.what:8} {row.nodes:6} nodes  first {row.first_s:8.3f} s  later {row.later_s:8.3f} s")
+                    print(
+                        f"{row.what:8} {row.nodes:6} nodes  first {seconds(row.first_s)}, later {seconds(row.later_s)}"
+                    )
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows]))
 

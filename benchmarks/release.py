@@ -118,6 +118,7 @@ def serve(pipe: Connection, make: Callable[..., Any], endpoint: str, run_id: str
 def measure(what: str, make: Callable[..., Any], endpoint: str, nodes: int, processes: int, rounds: int) -> Row:
     """Rounds in which all come at once, then rounds in which one comes last."""
     context = multiprocessing.get_context("spawn")
+    processes = min(processes, nodes)
     shares = [list(range(nodes))[p::processes] for p in range(processes)]
     pipes = []
     for share in shares:
