@@ -184,7 +184,9 @@ def test_a_rank_0_that_never_publishes_is_given_up(party: Party):
     )
     rank0.stores.may_host.clear()
     joining = [rank0.joins(), other.joins()]
-    assert "rank 0 of round 1 did not publish its store within" in other.event(RoundGivenUp).reason
+    # Both lose patience at about the same moment; who does so second is told that the first is back at the barrier.
+    reasons = [guest.event(RoundGivenUp).reason for guest in (rank0, other)]
+    assert any("rank 0 of round 1 did not publish its store within" in reason for reason in reasons), reasons
     rank0.stores.may_host.set()
     for waiting in joining:
         assert waiting.result(within=SOON).world_size == 2
