@@ -12,7 +12,7 @@ __all__ = ["PAGE_SIZE", "Bootstrap", "Closed", "Page", "Register", "page_count",
 
 PAGE_SIZE = 8
 """Members on a page, about. A node reads one page to learn its rank, so small pages keep what a round costs a node
-below 2 kB; a leader reads them all, once per tenure, which at 10,000 members is 625 short reads."""
+below 2 kB; a leader reads them all, once per tenure, which at 10,000 members is 1,250 short reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
