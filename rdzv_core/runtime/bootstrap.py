@@ -75,11 +75,11 @@ class TCPBootstrap:
             RendezvousConnectionError: torch is missing, or this machine cannot listen at its own address, or at none
                 of the ports that it may use.
         """
-        torch_distributed()
         try:
             check_own_address(self._local_addr)
         except ValueError as error:
             raise RendezvousConnectionError(str(error), permanent=True) from error
+        torch_distributed()  # before a port is taken
         with self._listen() as listener:
             server = serve_tcp_store(self._local_addr, listener, timeout=self._timeout)
         self._servers[seat.round_id] = server
