@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import http.client
 import http.server
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from contextlib import suppress
 import pytest
 import trustme
 from rdzv_etcd import EtcdRendezvousBackend, EtcdV3RendezvousBackend
+from rdzv_etcd.gateway.errors import broken_by
 from rdzv_etcd.server import EtcdServer
 from rdzv_etcd.target import target_of
 from rdzv_etcd.v2.access import clients_of
@@ -188,6 +190,19 @@ def test_tls_at_one_end_only(opened, tls_etcd, etcd35, certificates):
     assert "write https://" in str(error)
     error = refusal(opened(f"https://{etcd35.endpoint}", **certificates.options).get_state)
     assert "write http://" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("tls", "advice"),
+    [
+        (True, "if it does not speak TLS, write http:// in place of https://"),
+        (False, "if it speaks TLS, write https:// in place of http://"),
+    ],
+)
+@pytest.mark.parametrize("how", [ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected])
+def test_who_hangs_up_may_have_been_spoken_to_in_the_wrong_way(how, tls, advice):
+    """Whether the answer of a plain server is read before it hangs up on a TLS client, is a matter of luck."""
+    assert advice in broken_by(how(104, "Connection reset by peer"), sent=not tls, tls=tls).reason
 
 
 # --- users

@@ -151,9 +151,13 @@ def broken_by(error: OSError, *, sent: bool, tls: bool) -> Broken:
     if isinstance(error, TimeoutError):
         return Broken("no answer in time", sent=sent)
     reason = error.strerror or str(error) or type(error).__name__
-    if isinstance(error, http.client.RemoteDisconnected):
-        reason = "it closed the connection without an answer"
-        if not tls:
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        if isinstance(error, http.client.RemoteDisconnected):
+            reason = "it closed the connection without an answer"
+        # Who is spoken to in the other way answers in its own, but may hang up before that is read.
+        if tls:
+            reason += "; if it does not speak TLS, write http:// in place of https://"
+        else:
             reason += "; if it speaks TLS, write https:// in place of http://"
     return Broken(reason[:1].lower() + reason[1:], sent=sent)
 

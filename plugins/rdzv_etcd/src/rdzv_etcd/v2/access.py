@@ -110,7 +110,7 @@ class Access:
             try:
                 return call(self._clients[member])
             except Exception as error:
-                trouble = _trouble_of(error)
+                trouble = _trouble_of(error, tls=self._clients[member].protocol == "https")
                 if trouble is None:
                     if _is_refusal(error):
                         raise Refused(unsure=unsure) from error
@@ -179,7 +179,7 @@ def _is_refusal(error: Exception) -> bool:
     return isinstance(error, (etcd.EtcdKeyError, etcd.EtcdCompareFailed))
 
 
-def _trouble_of(error: Exception) -> _Trouble | None:
+def _trouble_of(error: Exception, *, tls: bool) -> _Trouble | None:
     """What the error means; None if it is an answer, or a bug."""
     import etcd
     from urllib3.exceptions import HTTPError
@@ -193,9 +193,9 @@ def _trouble_of(error: Exception) -> _Trouble | None:
         )
     if isinstance(error, etcd.EtcdConnectionFailed):
         cause = getattr(error, "cause", None)
-        return _broken(cause if isinstance(cause, Exception) else error)
+        return _broken(cause if isinstance(cause, Exception) else error, tls=tls)
     if isinstance(error, (HTTPError, OSError)):
-        return _broken(error)
+        return _broken(error, tls=tls)
     if isinstance(error, (etcd.EtcdLeaderElectionInProgress, etcd.EtcdClusterIdChanged, etcd.EtcdWatcherCleared)):
         return _Trouble(str(error), sent=True)
     if isinstance(error, etcd.EtcdException) and not isinstance(error, (etcd.EtcdKeyError, etcd.EtcdValueError)):
@@ -213,18 +213,17 @@ def _trouble_of(error: Exception) -> _Trouble | None:
     return None
 
 
-def _broken(error: Exception) -> _Trouble:
+def _broken(error: Exception, *, tls: bool) -> _Trouble:
     from urllib3 import exceptions as theirs
 
     reason = getattr(error, "reason", None)
     inner = reason if isinstance(reason, Exception) else error
     never_there = (theirs.NewConnectionError, theirs.ConnectTimeoutError, theirs.NameResolutionError)
-    tls_failed = isinstance(inner, theirs.SSLError)
-    sent = not tls_failed and not isinstance(inner, never_there)
+    sent = not isinstance(inner, (theirs.SSLError, *never_there))
     cause = _system_error(inner)
     if cause is None:
         return _Trouble(str(inner), sent=sent)
-    broken = broken_by(cause, sent=sent, tls=tls_failed)
+    broken = broken_by(cause, sent=sent, tls=tls)
     return _Trouble(broken.reason, sent=broken.sent, permanent=broken.permanent)
 
 
