@@ -6,6 +6,7 @@ if that is killed: see :func:`spawn`.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import random
 import shutil
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, getpid
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,7 @@ from typing import IO, ClassVar
 
 from rdzv_core.errors import RendezvousConnectionError
 
-__all__ = ["DevServer", "ProgramServer", "free_port", "spawn"]
+__all__ = ["DevServer", "ProgramServer", "free_port", "serve", "spawn"]
 
 # Below the range from which Linux takes the ports of outgoing connections, and below 55536, since a Redis in
 # cluster mode also listens 10000 above its port.
@@ -258,6 +259,47 @@ class ProgramServer(DevServer):
         if self._process is None:
             raise RuntimeError("The server does not run.")
         self._process.send_signal(number)
+
+
+def serve(make: Callable[..., ProgramServer], arguments: Sequence[str] | None = None) -> int:
+    """Run a development server until this process is told to end: ``python -m PLUGIN.server --port 7000``.
+
+    The first line on standard output is ``ready at ENDPOINT``.
+
+    Args:
+        make: The class of the server.
+        arguments: Of the command line; None for this process's own.
+
+    Returns:
+        The status to exit with: 0 when told to end, 1 if the server did not start or ended by itself.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {make.__module__}" if make.__module__ != "__main__" else None,
+        description="A development server on this machine; it keeps nothing, and ends with this program.",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="an address of this machine (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=0, help="default: a free one")
+    given = parser.parse_args(arguments)
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with make(host=given.host, port=given.port) as server:
+            assert isinstance(server, ProgramServer)
+            sys.stdout.write(f"ready at {server.endpoint}\n")
+            sys.stdout.flush()
+            while server.pid is not None:
+                time.sleep(0.2)
+            raise server._failed("has ended")
+    except KeyboardInterrupt:
+        return 0
+    except (RendezvousConnectionError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _PortTakenError(Exception):

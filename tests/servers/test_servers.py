@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rdzv_core.servers import DevServer, free_port, spawn
@@ -87,3 +88,61 @@ def test_a_server_starts_on_entry_and_stops_whatever_happens():
 def test_a_server_answers_by_torchs_names_too():
     server = Recorder()
     assert (server.get_host(), server.get_port(), server.get_endpoint()) == ("here", 7, "here:7")
+
+
+# --- as a program
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["rdzv_redis.server", "rdzv_etcd.server", pytest.param("rdzv_c10d.server", marks=pytest.mark.needs_torch)],
+)
+def test_a_server_runs_as_a_program_until_it_is_told_to_end(module):
+    port = free_port("127.0.0.1")
+    where = [f"127.0.0.1:{port}"] if module == "rdzv_c10d.server" else ["--port", str(port)]
+    program = subprocess.Popen(
+        [sys.executable, "-m", module, *where], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout.readline() == f"ready at 127.0.0.1:{port}\n"
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            pass
+        program.send_signal(signal.SIGTERM)
+        assert program.communicate(timeout=20)[1] == ""
+        assert program.returncode == 0
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def test_a_server_that_cannot_have_its_port_says_so():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        tried = subprocess.run(
+            [sys.executable, "-m", "rdzv_redis.server", "--port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert tried.returncode == 1
+    assert tried.stderr == (
+        f"Port {port} of 127.0.0.1 is taken by another program. Stop it, or leave the port to us with port=0.\n"
+    )
+
+
+def test_a_server_that_ends_by_itself_ends_the_program():
+    program = subprocess.Popen(
+        [sys.executable, "-m", "rdzv_redis.server"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout.readline().startswith("ready at 127.0.0.1:")
+        (server,) = psutil.Process(program.pid).children()
+        server.kill()
+        assert "has ended. It said: " in program.communicate(timeout=20)[1]
+        assert program.returncode == 1
+    finally:
+        program.kill()
+        program.communicate()

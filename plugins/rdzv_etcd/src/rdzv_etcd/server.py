@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rdzv_core.servers import ProgramServer, free_port
+from rdzv_core.servers import ProgramServer, free_port, serve
 
 __all__ = ["EtcdServer", "find_binary"]
 
@@ -170,3 +170,7 @@ class EtcdServer(ProgramServer):
             return False
         finally:
             connection.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(serve(EtcdServer))

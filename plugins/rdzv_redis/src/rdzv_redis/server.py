@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from rdzv_core.servers import ProgramServer
+from rdzv_core.servers import ProgramServer, serve
 
 __all__ = ["RedisServer", "find_binary"]
 
@@ -144,3 +144,7 @@ class RedisServer(ProgramServer):
                 return probe.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
+
+
+if __name__ == "__main__":
+    raise SystemExit(serve(RedisServer))
