@@ -137,6 +137,31 @@ def test_when_the_launcher_that_hosts_the_store_ends_another_hosts_it_and_the_jo
     assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
 
 
+def test_with_a_list_of_endpoints_the_next_one_is_hosted_when_the_first_is_lost(c10d_job, end):
+    """On machines of their own each node could host only its own address; here the list alone is on trial."""
+    first, second = f"127.0.0.1:{free_port()}", f"127.0.0.2:{free_port()}"
+    job = c10d_job(
+        "2:3",
+        worker="alone",
+        endpoint=f"{first},{second}",
+        conf={"failover_timeout": 1},
+        arguments=[f"--until={end}"],
+    )
+    for name in "abc":
+        job.start(name)
+    wait_for_world(job, 3, *"abc", within=90)
+    victim = host_of(job)
+    survivors = others(job, victim)
+
+    victim.signal(signal.SIGKILL)
+    wait_for_world(job, 2, *survivors, within=60)
+    assert host_of(job).name in survivors
+
+    end.touch()
+    statuses = job.statuses(within=60)
+    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+
+
 def test_a_job_that_loses_its_store_for_good_is_told_which_host_it_was(c10d_job, end):
     with C10dServer() as server:
         conf = {"is_host": "false", "store_outage_timeout": 3, "call_timeout": 1}
