@@ -70,7 +70,8 @@ def test_a_line_that_is_hung_up_ends(server):
 
 
 END = """
-import sys
+import faulthandler, sys
+faulthandler.dump_traceback_later(30)
 from rdzv_core import RendezvousParameters
 from rdzv_c10d import create_handler
 handler = create_handler(RendezvousParameters("c10d", "", "run", 1, 1))
@@ -80,11 +81,15 @@ if sys.argv[1] == "shutdown":
 """
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("ending", ["shutdown", "forgotten"])
 def test_a_process_ends_well_with_or_without_shutdown(ending):
     """Threads that are in a call of torch's when the interpreter ends would abort the process."""
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", END, ending], capture_output=True, text=True, timeout=50)
+    try:
+        done = subprocess.run([sys.executable, "-c", END, ending], capture_output=True, text=True, timeout=50)
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"it did not end; where its threads were after 30 s:\n{(error.stderr or b'').decode()}")
     assert done.returncode == 0, done.stderr
     assert "terminate called" not in done.stderr
     assert time.monotonic() - began < 40
