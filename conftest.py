@@ -30,12 +30,6 @@ NEEDS = {
 NEED_TORCH_TO_BE_READ = frozenset({"torch", "rdzv_c10d"})
 """A file that imports one of these at its top cannot even be read without torch, and is left out whole."""
 
-LEAN_ON_REAL_TIME = (
-    "plugins",
-    *(f"tests/{name}" for name in ("conformance", "demo", "examples", "runtime", "servers", "torchrun")),
-)
-"""Folders whose tests wait for processes, servers and threads; see docs/decisions/0007."""
-
 left_out = pytest.StashKey[list[str]]()
 files_left_out = pytest.StashKey[list[str]]()
 
@@ -68,9 +62,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if marked and not is_met():
             unmet.update(marked)
             sentences.append(f"{len(marked)} tests left out: {said}")
-    for item in items:
-        if item.path.relative_to(config.rootpath).as_posix().startswith(LEAN_ON_REAL_TIME):
-            item.add_marker(pytest.mark.flaky(reruns=1))
     if unmet:
         config.hook.pytest_deselected(items=[item for item in items if item in unmet])
         items[:] = [item for item in items if item not in unmet]
