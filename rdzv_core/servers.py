@@ -274,20 +274,16 @@ def serve(make: Callable[..., ProgramServer], arguments: Sequence[str] | None = 
         The status to exit with: 0 when told to end, 1 if the server did not start or ended by itself.
     """
     parser = argparse.ArgumentParser(
-        prog=f"python -m {make.__module__}" if make.__module__ != "__main__" else None,
-        description="A development server on this machine; it keeps nothing, and ends with this program.",
+        description="A development server on this machine; it keeps nothing, and ends with this program."
     )
     parser.add_argument("--host", default="127.0.0.1", help="an address of this machine (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
     given = parser.parse_args(arguments)
 
-    def end(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with make(host=given.host, port=given.port) as server:
-            assert isinstance(server, ProgramServer)
+        server = make(host=given.host, port=given.port)
+        with server:
             sys.stdout.write(f"ready at {server.endpoint}\n")
             sys.stdout.flush()
             while server.pid is not None:

@@ -84,13 +84,13 @@ def _resolve(address: Address, machine: Machine, patience: float) -> tuple[Findi
 
 def _connect(address: Address, machine: Machine, patience: float) -> tuple[Finding, tuple[str, ...]]:
     what = f"a store at {address}"
-    verdict = judge(address.host, machine)
-    who = f"{address.host} {verdict.reason}"
     try:
         with socket.create_connection((address.host, address.port), timeout=min(patience, 5.0)) as connection:
             return Finding(what=what, well=True, seen="somebody listens"), (str(connection.getsockname()[0]),)
     except OSError as error:
-        seen = f"nobody listens ({error.strerror or error}); {who}"
+        why = error.strerror or error
+    verdict = judge(address.host, machine)
+    seen = f"nobody listens ({why}); {address.host} {verdict.reason}"
     if verdict.mine:
         return Finding(what=what, well=True, seen=f"{seen}: this node would host it"), ()
     return Finding(
