@@ -11,7 +11,6 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
@@ -20,6 +19,7 @@ from rdzv_core.endpoint import mask_secrets
 from rdzv_core.errors import RendezvousStateError, RendezvousTimeoutError
 from rdzv_core.events import EventSink
 from rdzv_core.machine.record import Record
+from rdzv_core.tcp_store import listen_everywhere
 
 __all__ = [
     "Observers",
@@ -220,10 +220,7 @@ def _means_absent(error: Exception) -> bool:
 
 def _free_port() -> int:
     """A port that is free at the moment on every address of this machine."""
-    if socket.has_dualstack_ipv6():
-        with suppress(OSError), socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True) as s:
-            return int(s.getsockname()[1])
-    with socket.create_server(("", 0)) as server:
+    with listen_everywhere(0) as server:
         return int(server.getsockname()[1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 from datetime import timedelta
@@ -24,7 +25,12 @@ def listen_everywhere(port: int) -> socket.socket:
         OSError: The port is taken, or not for us.
     """
     if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            # The system knows IPv6, and this machine has it switched off.
     return socket.create_server(("", port), backlog=BACKLOG)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import socket
@@ -151,6 +152,19 @@ def free_ports() -> range:
                 held.enter_context(listen_everywhere(port))
             return ports
     raise AssertionError("no three neighbouring ports are free")
+
+
+def test_where_ipv6_is_switched_off_ipv4_is_listened_on_alone(monkeypatch: pytest.MonkeyPatch):
+    def without_ipv6(address: Any, *, family: int = socket.AF_INET, **more: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return real(address, family=family, **more)
+
+    real = socket.create_server
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)
+    monkeypatch.setattr(socket, "create_server", without_ipv6)
+    with listen_everywhere(0) as listener:
+        assert listener.family == socket.AF_INET
 
 
 @pytest.mark.needs_torch
