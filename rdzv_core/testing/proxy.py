@@ -129,6 +129,10 @@ class FaultProxy:
         """Say nothing any more in either direction while all connections stay open."""
         self.drop_replies = self.drop_requests = True
 
+    def lead_to(self, host: str, port: int) -> None:
+        """Carry new connections to another server, as a name does after a failover; open ones stay where they are."""
+        self._target = (host, port)
+
     def mend(self) -> None:
         """Turn all knobs back."""
         with self._lock:

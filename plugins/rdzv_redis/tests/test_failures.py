@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
 import redis
-from rdzv_redis import RedisRendezvousBackend
+from rdzv_redis import RedisRendezvousBackend, create_handler
 from rdzv_redis.link import Link
 
+from rdzv_core.api import RendezvousParameters
 from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
 from rdzv_core.testing.conformance import Waiting, eventually
 from rdzv_core.testing.proxy import FaultProxy
@@ -234,10 +236,22 @@ def test_a_wrong_key_is_told_at_once_and_not_shown(connect, own_server, endpoint
     backend = connect(endpoint.format(own_server.endpoint))
     error = fails(backend.get_state, within=1.0)
     assert words in str(error)
+    assert error.permanent
     assert SECRET not in str(error)
     assert "right@" not in str(error)
     with pytest.raises(RendezvousConnectionError, match=words):
         backend.wait_state(None, 1.0)
+
+
+def test_a_wrong_key_ends_the_join_at_once(own_server, run_id):
+    """And not when its join timeout is over, which under torchrun is a quarter of an hour."""
+    admin(own_server, "CONFIG", "SET", "requirepass", "right")
+    endpoint = f"redis://:{SECRET}@{own_server.endpoint}"
+    handler = create_handler(RendezvousParameters("redis", endpoint, run_id, 1, 1, "127.0.0.1", join_timeout=600))
+    error = fails(handler.next_rendezvous, within=5.0)
+    assert "user name or password is wrong" in error.message
+    assert SECRET not in str(error)
+    handler.shutdown()
 
 
 def test_a_password_where_none_is_set(connect, own_server):
@@ -250,7 +264,9 @@ def test_a_user_without_rights(connect, own_server):
     admin(own_server, "ACL", "SETUSER", "ann", "on", f">{SECRET}", "~other:*", "+@all")
     backend = connect(f"redis://ann:{SECRET}@{own_server.endpoint}")
     for call in (backend.get_state, lambda: backend.set_state(b"x"), lambda: backend.announce("n", 1, b"", 1.0)):
-        assert "'~rdzv:*', '&rdzv:*'" in str(fails(call, within=1.0))
+        error = fails(call, within=1.0)
+        assert error.permanent
+        assert "'~rdzv:*', '&rdzv:*'" in str(error)
     admin(own_server, "ACL", "SETUSER", "ann", "resetchannels", "~rdzv:*")
     assert "'~rdzv:*', '&rdzv:*'" in str(fails(lambda: backend.wait_state(None, 1.0), within=1.0))
 
@@ -258,13 +274,30 @@ def test_a_user_without_rights(connect, own_server):
 def test_a_server_that_is_full(connect, own_server):
     backend = connect(own_server.endpoint)
     admin(own_server, "CONFIG", "SET", "maxmemory", "1", "maxmemory-policy", "noeviction")
-    assert "out of memory" in str(fails(lambda: backend.set_state(b"x"), within=1.0))
+    error = fails(lambda: backend.set_state(b"x"), within=1.0)
+    assert "out of memory" in str(error)
+    assert not error.permanent, "somebody may make room"
 
 
 def test_a_replica_is_refused_with_advice(connect, own_server):
     admin(own_server, "REPLICAOF", "127.0.0.1", "1")
-    backend = connect(own_server.endpoint)
-    assert "Point the endpoint at the primary" in str(fails(lambda: backend.set_state(b"x"), within=1.0))
+    backend = connect(own_server.endpoint, read_timeout=0.3)
+    assert "Point the endpoint at the primary" in str(fails(lambda: backend.set_state(b"x"), within=1.5))
+
+
+def test_a_primary_that_was_demoted_is_let_go(connect, own_server, valkey):
+    """It keeps its connections; the name of the endpoint leads to another server by now."""
+    with FaultProxy(own_server.host, own_server.port) as proxy:
+        backend = connect(proxy.endpoint)
+        taken = [backend._link.take(time.monotonic() + 5) for _ in range(3)]
+        for connection in taken:
+            backend._link.give_back(connection)
+        assert backend.announce("n1", 1, b"", LONG).known
+        admin(own_server, "REPLICAOF", "127.0.0.1", "1")
+        proxy.lead_to(valkey.host, valkey.port)
+        assert backend.announce("n1", 2, b"", LONG).known
+        assert connect(valkey.endpoint).roster().records
+        assert len(backend._link._idle) == 1, "none that leads to the old one is kept"
 
 
 def test_a_server_without_connections_left(connect, own_server):
@@ -299,9 +332,39 @@ def test_a_key_of_another_kind_is_a_state_error(connect, valkey, raw, run_id):
         backend.announce("n1", 1, b"", LONG)
 
 
+def test_what_nobody_expects_the_server_to_say_is_no_fault_of_ours(backend):
+    """A proxy's own words, say: a running job bears it as an outage."""
+    error = fails(lambda: backend._link.command("misuse", "HGET", "one argument only"), within=1.0)
+    assert "refused to misuse: nothing that is known to go wrong explains it" in str(error)
+    assert "wrong number of arguments" in str(error)
+    assert not error.permanent
+
+
+def test_a_server_that_does_not_know_a_command_is_refused_with_advice(backend):
+    error = fails(lambda: backend._link.command("ask", "NOSUCHCOMMAND"), within=1.0)
+    assert "the server does not know the command" in str(error)
+    assert error.permanent
+
+
+def test_what_is_no_redis_is_told_at_once(connect):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_as_a_web_server() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1024)
+                client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        answering = Waiting(answer_as_a_web_server)
+        backend = connect(f"127.0.0.1:{listener.getsockname()[1]}")
+        error = fails(backend.get_state, within=1.0)
+        answering.result(within=2)
+    assert "does not speak Redis's protocol, or only in TLS" in str(error)
+    assert "It said: Protocol" in str(error), "with or without hiredis"
+    assert error.permanent
+
+
 def test_programming_errors_pass(backend):
-    with pytest.raises(redis.ResponseError):
-        backend._link.command("misuse", "HGET", "one argument only")
     with pytest.raises(TypeError):
         backend.announce("n1", 1, "text is no record", LONG)
 
@@ -316,6 +379,26 @@ def test_too_many_connections_are_refused_with_advice(connect, valkey):
     assert call.result(within=2) is None
 
 
+def test_a_connection_that_is_given_back_wakes_who_waits_for_one(connect, valkey):
+    """And not only somebody who pauses between two tries."""
+    backend = connect(valkey.endpoint, max_connections=3, read_timeout=30)
+    link = backend._link
+    taken = [link.take(time.monotonic() + 5) for _ in range(3)]
+
+    def pause() -> None:
+        with link._changed:
+            link._changed.wait_for(lambda: link.closed, LONG)
+
+    pausing = Waiting(pause)
+    assert pausing.blocks()
+    call = Waiting(backend.get_state)
+    assert call.blocks()
+    link.give_back(taken.pop())
+    assert call.result(within=5) is None
+    link.close()
+    pausing.result(within=5)
+
+
 # --- TLS
 
 
@@ -327,6 +410,7 @@ def test_without_a_certificate_the_door_stays_shut(connect, guarded_redis, certi
 
 def test_a_server_that_we_do_not_trust(connect, guarded_redis, trainer):
     backend = connect(f"rediss://{trainer}@{guarded_redis.host}:{guarded_redis.port}", read_timeout=0.5)
-    error = str(fails(backend.get_state, within=2))
-    assert "certificate verify failed" in error
-    assert "see the options ssl_ca_certs" in error
+    error = fails(backend.get_state, within=2)
+    assert "certificate verify failed" in str(error)
+    assert "see the options ssl_ca_certs" in str(error)
+    assert error.permanent

@@ -62,7 +62,8 @@ def test_a_key_of_another_kind_is_a_state_error(text):
         (redis.TimeoutError("Timeout reading from socket"), True),
         (OSError("Broken pipe"), True),
         (redis.AuthenticationError("invalid password"), False),
-        (redis.ReadOnlyError("You can't write against a read only replica."), False),
+        (redis.ReadOnlyError("You can't write against a read only replica."), True),
+        (redis.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), False),
     ],
 )
 def test_only_what_passes_by_itself_is_tried_again(error, passes):
@@ -89,7 +90,7 @@ def test_a_lost_answer_says_whether_it_may_have_been_done(writes, in_flight, uns
 
 
 def test_what_is_not_the_servers_passes():
-    for error in (redis.ResponseError("ERR wrong number of arguments"), KeyError("bug")):
+    for error in (redis.DataError("Invalid input of type: 'dict'"), KeyError("bug")):
         with pytest.raises(type(error)) as told, translated(Attempt(**ATTEMPT), again=lambda: True):
             raise error
         assert told.value is error

@@ -114,6 +114,29 @@ def test_waiting_in_vain_is_torchs_error(make_store, tcp_store, call):
         assert 0.15 < time.monotonic() - began < 2
 
 
+def test_a_queue_is_no_value(make_store):
+    store = make_store(timeout=SHORT)
+    store.queue_push("q", "v")
+    store.wait(["q"], SHORT)
+    began = time.monotonic()
+    with pytest.raises(dist.DistStoreError, match="waiting for keys that nobody has set"):
+        store.get("q")
+    assert 0.15 < time.monotonic() - began < 2
+
+
+def test_what_the_server_refuses_is_torchs_error(store, raw):
+    store.set("k", "text")
+    with pytest.raises(dist.DistStoreError, match="is no number"):
+        store.add("k", 1)
+    store.set("n", str(2**63 - 1))
+    with pytest.raises(dist.DistStoreError, match="more than 64 bits"):
+        store.add("n", 1)
+    raw.delete(store._keys.store)
+    raw.set(store._keys.store, "no hash", ex=60)
+    with pytest.raises(dist.DistStoreError, match="another kind of value"):
+        store.get("k")
+
+
 def test_an_empty_queue_is_torchs_error(store, tcp_store):
     for each in (store, tcp_store):
         with pytest.raises(dist.QueueEmptyError):

@@ -20,7 +20,7 @@ from rdzv_core.errors import RendezvousConnectionError
 
 from .connection import Target
 from .lua import script
-from .refusals import Attempt, RetryableError, translated
+from .refusals import Attempt, RetryableError, is_demoted, translated
 
 __all__ = ["Closed", "Link", "Subscription"]
 
@@ -138,9 +138,13 @@ class Link:
         try:
             attempt.in_flight = True
             reply = exchange(connection, deadline)
-        except ResponseError:
+        except ResponseError as error:
             attempt.in_flight = False
-            self.give_back(connection)
+            if is_demoted(error):
+                self._drop_idle()
+                self.drop(connection)
+            else:
+                self.give_back(connection)
             raise
         except BaseException:
             self.drop(connection)
@@ -202,15 +206,21 @@ class Link:
         with self._changed:
             if not self._closed and connection in self._all:
                 self._idle.append(connection)
-                self._changed.notify()
+                self._changed.notify_all()
                 return
         self.drop(connection)
+
+    def _drop_idle(self) -> None:
+        with self._changed:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            self.drop(connection)
 
     def drop(self, connection: Any) -> None:
         """Close the connection."""
         with self._changed:
             self._all.discard(connection)
-            self._changed.notify()
+            self._changed.notify_all()  # who pauses between two tries listens too
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.disconnect()

@@ -13,7 +13,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from .connection import Target, target_of
 from .keys import RunKeys
@@ -102,11 +102,16 @@ class RedisStore(dist.Store):  # type: ignore[misc]
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Read several values; wait for all of them up to the store's timeout."""
         end = monotonic() + self.timeout.total_seconds()
-        while True:
-            values = self._run("read keys", "store_read", list(keys), repeatable=True)
-            if None not in values:
-                return list(values)
-            self._wait([key for key, value in zip(keys, values, strict=True) if value is None], end)
+        values: list[bytes] = []
+
+        def read() -> bool:
+            values[:] = self._run("read keys", "store_read", list(keys), repeatable=True)
+            return None not in values
+
+        if not read():
+            # Not `_wait`, for which a queue of that name would do.
+            self._listen([key for key, value in zip(keys, values, strict=True) if value is None], end, read)
+        return values
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number under ``key``, 0 if there is none; answers the sum."""
@@ -291,6 +296,8 @@ class RedisStore(dist.Store):  # type: ignore[misc]
             return call()
         except RendezvousConnectionError as error:
             raise dist.DistNetworkError(str(error)) from error
+        except RendezvousError as error:
+            raise dist.DistStoreError(str(error)) from error
 
 
 def _bytes(value: _Value) -> bytes:
