@@ -11,11 +11,12 @@ import uuid
 from datetime import timedelta
 from pathlib import Path
 
+import etcd
 import pytest
 from rdzv_etcd.gateway import Gateway
 from rdzv_etcd.target import target_of
 
-from rdzv_core.testing.conformance import Waiting, together
+from rdzv_core.testing.conformance import Waiting, eventually, together
 from rdzv_core.testing.proxy import FaultProxy
 
 pytestmark = [
@@ -175,6 +176,29 @@ def test_without_etcd_it_is_a_network_error_of_torch():
     for call in (lambda: store.set("k", "v"), lambda: store.get("k"), lambda: store.add("n", 1)):
         with pytest.raises(dist.DistNetworkError, match=r"127\.0\.0\.1:1"):
             call()
+
+
+def test_adding_to_a_text_is_torchs_error(store):
+    store.set("k", "text")
+    with pytest.raises(dist.DistStoreError, match="holds b'text', which is no number"):
+        store.add("k", 1)
+
+
+def test_a_wait_by_v2_goes_on_at_another_member(etcd35):
+    """The wait was under way for longer than a call may take when its member died."""
+    with FaultProxy(etcd35.host, etcd35.port) as proxy:
+        clients = [etcd.Client(host=at.host, port=at.port, read_timeout=1) for at in (proxy, etcd35)]
+        store = EtcdStore(clients, f"/stores/{uuid.uuid4().hex}", timedelta(seconds=20))
+        store._keys._access._present = 0
+        waiting = Waiting(lambda: store.get("k"))
+        eventually("it waits at the first", lambda: proxy.open_connections == 1, within=5)
+        began = time.monotonic()
+        eventually("it waits for longer than a call may take", lambda: time.monotonic() - began > 1.5, within=5)
+        proxy.refuse = True
+        proxy.cut()
+        store.set("k", "v")
+        assert waiting.result(within=10) == b"v"
+        store.close()
 
 
 def test_close_wakes_who_waits(etcd35):

@@ -13,7 +13,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from .gateway import EtcdError, Gateway
 from .keys import RunKeys
@@ -135,7 +135,16 @@ class EtcdStore(dist.Store):  # type: ignore[misc]
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number under ``key``, 0 if there is none; answers the sum."""
-        return int(self._change(key, lambda held: str(int(held or b"0") + amount).encode()))
+
+        def sum_of(held: bytes | None) -> bytes:
+            try:
+                return str(int(held or b"0") + amount).encode()
+            except ValueError:
+                raise dist.DistStoreError(
+                    f"Cannot add to key {key!r} ({self!r}): it holds {held!r}, which is no number."
+                ) from None
+
+        return int(self._change(key, sum_of))
 
     def append(self, key: str, value: _Value) -> None:
         """Write ``value`` behind what the key holds."""
@@ -256,6 +265,8 @@ def _asked(call: Callable[[], _T]) -> _T:
         return call()
     except (EtcdError, RendezvousConnectionError) as error:
         raise dist.DistNetworkError(str(error)) from error
+    except RendezvousError as error:
+        raise dist.DistStoreError(str(error)) from error
 
 
 def _bytes(value: _Value) -> bytes:

@@ -119,9 +119,9 @@ class Access:
                 failed.add(member)
                 hopeless = trouble.permanent and len(failed) == len(self._clients)
                 wait = pause * random.uniform(0.5, 1.5)
+                self._present = (member + 1) % len(self._clients)
                 if trouble.final or hopeless or monotonic() + wait >= deadline:
                     raise self._failed(what, trouble, unsure=unsure) from error
-                self._present = (member + 1) % len(self._clients)
                 if len(failed) == len(self._clients):
                     sleep(wait)
                     pause = min(2 * pause, _LONGEST_PAUSE)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from time import sleep
 from typing import Any
+
+from rdzv_core.errors import RendezvousConnectionError
 
 from ..keyspace import WORD, Overtaken
 from .access import Access, Refused
@@ -14,6 +17,7 @@ from .names import encode
 __all__ = ["V2Keyspace"]
 
 _LONGEST_WAIT = 30.0
+_PAUSE = 0.05
 
 
 class V2Keyspace:
@@ -98,7 +102,10 @@ class V2Keyspace:
             except (etcd.EtcdWatchTimedOut, etcd.EtcdEventIndexCleared):
                 return  # whoever waits reads again
 
-        self._access.call("wait for a key", wait)
+        try:
+            self._access.call("wait for a key", wait)
+        except RendezvousConnectionError:
+            sleep(_PAUSE)  # whoever waits reads again, from another member, and so finds out what is wrong
 
     def close(self) -> None:
         """Close the connections, unless they are those of a client that somebody brought along."""
