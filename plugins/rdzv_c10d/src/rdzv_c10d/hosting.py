@@ -12,6 +12,7 @@ import atexit
 import errno
 import logging
 import math
+import os
 import select
 import socket
 import threading
@@ -219,6 +220,7 @@ class EndpointSource:
         )
         self._address = Address(host=address.host, port=port)
         self._had_store, self._lost_since = True, None
+        self._hosting_pid = os.getpid()
         atexit.register(self._end_with_process)
         logger.info("run '%s': this process hosts the store at %s", self._run_id, self._address)
         return True
@@ -315,6 +317,8 @@ class EndpointSource:
 
     def _end_with_process(self) -> None:
         """At the end of the process: a run that has ended is to end well for all, and no thread of ours to go on."""
+        if os.getpid() != self._hosting_pid:
+            return  # a child of fork(): the store is its parent's
         if self._server is not None and self._lingers > 0:
             await_departures(self._server, self._run_id, self._lingers, self._process_ends)
         self._process_ends.set()
