@@ -45,9 +45,30 @@ def create_handler_for_torchrun(params: Any, name: str, *, backend: str | None =
         return handler
     _refuse_default_run_id(handler, params.run_id)
     from rdzv_core.torchrun.handler import TorchrunHandler
+    from rdzv_core.torchrun.recorder import TorchRecorder
 
-    handler.observe(Observers(events=log_events(logging.getLogger("rdzv_core"))))
+    log = logging.getLogger("rdzv_core")
+    handler.observe(Observers(events=log_events(log)))
+    handler.observe(Observers(events=TorchRecorder()))
+    if params.min_nodes < params.max_nodes and _max_restarts() == 0:
+        log.warning(
+            "run '%s' may go on with fewer nodes (--nnodes=%d:%d), but not after a crash: the workers of the others "
+            "fail with those of a lost node, and --max-restarts is 0. Give it at least 1.",
+            params.run_id,
+            params.min_nodes,
+            params.max_nodes,
+        )
     return TorchrunHandler(handler, name)
+
+
+def _max_restarts() -> int | None:
+    """How many restarts the launcher that calls us allows; None if nobody of that kind does. torch does not tell."""
+    frame = sys._getframe()
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        if frame.f_code.co_name == "launch_agent":
+            limit = getattr(frame.f_locals.get("config"), "max_restarts", None)
+            return limit if isinstance(limit, int) else None
+    return None
 
 
 def _refuse_default_run_id(handler: DynamicRendezvousHandler, run_id: str) -> None:

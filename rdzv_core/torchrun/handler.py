@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,10 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import api as torch_api
 
+from rdzv_core.api import RendezvousInfo
+from rdzv_core.errors import RendezvousTimeoutError
 from rdzv_core.runtime.handler import DynamicRendezvousHandler
+from rdzv_core.torchrun.arrival import all_arrive
 from rdzv_core.torchrun.failures import torch_errors
 from rdzv_core.torchrun.signals import LeaveSignals
 from rdzv_core.torchrun.store import AgentStore
@@ -81,7 +85,7 @@ class TorchrunHandler(torch_api.RendezvousHandler):  # type: ignore[misc] # torc
         """Wait for a round with this node; see :meth:`DynamicRendezvousHandler.next_rendezvous`."""
         self._signals.wrap()
         with self._signals.first_wait(), torch_errors():
-            info = self._handler.next_rendezvous()
+            info = self._meet()
         self._store = AgentStore(info.store, self._handler)  # kept: C++ holds only half of a Python store
         bootstrap = info.bootstrap_store_info
         assert bootstrap is not None  # our own handler always knows rank 0's address
@@ -91,6 +95,25 @@ class TorchrunHandler(torch_api.RendezvousHandler):  # type: ignore[misc] # torc
             info.world_size,
             torch_api.RendezvousStoreInfo(bootstrap.master_addr, bootstrap.master_port),
         )
+
+    def _meet(self) -> RendezvousInfo:
+        """Join until all members of a round have reached its store."""
+        patience = self._handler.settings.timeout.join.total_seconds()
+        # A member that cannot reach the store gives each round up, until its own join timeout ends that.
+        deadline = time.monotonic() + 2 * patience
+        while True:
+            info = self._handler.next_rendezvous()
+            if info.world_size == 1 or all_arrive(info.store, info.world_size, self._stands, patience):
+                return info
+            if time.monotonic() >= deadline:
+                raise RendezvousTimeoutError(
+                    f"Run '{self.get_run_id()}' has had no round for {2 * patience:.0f} s whose members all reached "
+                    f"its store: see the logs of those that give rounds up. Is a port open between all nodes?"
+                )
+            logger.warning("not all members reached the store of the round; this node joins again")
+
+    def _stands(self) -> bool:
+        return self._handler.num_nodes_waiting() == 0
 
     def num_nodes_waiting(self) -> int:
         """For how many nodes to re-form; raises nothing but the end of the store's outage timeout."""
@@ -111,6 +134,7 @@ class TorchrunHandler(torch_api.RendezvousHandler):  # type: ignore[misc] # torc
     def shutdown(self) -> bool:
         """Leave, and close the run if the reason for it ends the job. Bounded, and never raises."""
         end = ending(sys.exc_info()[1])
+        self._signals.restore()
         try:
             return self._handler.end(end.outcome, end.reason, close=end.closes, timeout=SHUTDOWN_SECONDS)
         except Exception:

@@ -34,6 +34,7 @@ class LeaveSignals:
     def __init__(self, leave: Callable[[str], None]) -> None:
         self._leave = leave
         self._pid = os.getpid()
+        self._replaced: dict[int, Any] = {}
 
     def wrap(self) -> None:
         """Put the leave in front of torch's handlers, where they are not wrapped already."""
@@ -46,18 +47,28 @@ class LeaveSignals:
 
     @contextmanager
     def first_wait(self) -> Iterator[None]:
-        """While nobody handles a signal, leave and end the process by it, with the status that a shell expects."""
-        replaced: dict[int, Any] = {}
+        """As long as nobody handles a signal, leave and end the process by it, with the status that a shell expects.
+
+        That goes on after the wait, until torch installs its own handlers or :meth:`restore` is called.
+        """
         if self._may_install():
             for number in _signals():
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    replaced[number] = signal.signal(number, self._exit)
+                    self._replaced[number] = signal.signal(number, self._exit)
         try:
             yield
-        finally:
-            for number, before in replaced.items():
-                if signal.getsignal(number) == self._exit:
-                    signal.signal(number, before)
+        except BaseException:
+            self.restore()
+            raise
+
+    def restore(self) -> None:
+        """Put back what :meth:`first_wait` has replaced and nobody else has since."""
+        if not self._may_install():
+            return
+        for number, before in self._replaced.items():
+            if signal.getsignal(number) == self._exit:
+                signal.signal(number, before)
+        self._replaced.clear()
 
     def told(self, number: int) -> None:
         """Leave because of this signal, unless this is a child that fork() made."""

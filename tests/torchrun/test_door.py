@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import logging
 import os
@@ -28,6 +29,9 @@ from tests.runtime.party import SOON, Party, Stores
 
 if importlib.util.find_spec("torch") is not None:
     import torch.distributed as dist
+    from torch.distributed.elastic import events as torch_events
+    from torch.distributed.elastic.events import NodeState, RdzvEvent
+    from torch.distributed.elastic.events import handlers as torch_recorders
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing import api as torch_processes
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -36,6 +40,7 @@ if importlib.util.find_spec("torch") is not None:
     from torch.distributed.elastic.utils import store as torch_store
 
     from rdzv_core.torchrun import entry
+    from rdzv_core.torchrun.arrival import all_arrive
     from rdzv_core.torchrun.failures import as_torch_error, torch_errors, under_the_launcher
     from rdzv_core.torchrun.handler import TorchrunHandler, ending
     from rdzv_core.torchrun.signals import LeaveSignals
@@ -345,16 +350,31 @@ def test_after_the_first_wait_a_handler_that_came_in_between_stays(told: Told):
     with LeaveSignals(told).first_wait():
         signal.signal(signal.SIGTERM, mine)
     assert signal.getsignal(signal.SIGTERM) is mine
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_between_the_first_wait_and_torchs_own_handlers_a_signal_is_still_a_leave(told: Told):
+    signals = LeaveSignals(told)
+    with signals.first_wait():
+        pass
+    with pytest.raises(SystemExit) as seen:
+        kill(signal.SIGTERM)
+    assert (seen.value.code, told.said) == (143, ["its launcher got SIGTERM"])
+    signals.restore()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    as_torch_installs_them()
+    signals.restore()
+    assert signal.getsignal(signal.SIGTERM) is torch_processes._terminate_process_handler
 
 
 def test_the_signals_are_those_that_torch_was_told(told: Told, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGHUP, SIGNONSENSE,SIGUSR1")
     before = signal.getsignal(signal.SIGUSR1)
-    with LeaveSignals(told).first_wait():
+    signals = LeaveSignals(told)
+    with signals.first_wait():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
         assert signal.getsignal(signal.SIGUSR1) is not before
+    signals.restore()
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
@@ -568,6 +588,53 @@ def test_a_whole_round_passes_the_exit_barrier(party: Party):
     assert party.register.closed.outcome == "success"
 
 
+# --- all members are to reach the store ----------------------------------------------------------------------------
+
+
+def test_nobody_returns_before_all_members_have_reached_the_store():
+    store = dist.HashStore()
+    first = Waiting(lambda: all_arrive(store, 3, lambda: True, SOON))
+    second = Waiting(lambda: all_arrive(store, 3, lambda: True, SOON))
+    assert first.blocks()
+    assert second.blocks()
+    assert all_arrive(store, 3, lambda: True, SOON)
+    assert first.result(within=SOON)
+    assert second.result(within=SOON)
+
+
+def test_a_round_that_does_not_stand_any_more_is_not_waited_for():
+    stands = threading.Event()
+    waiting = Waiting(lambda: all_arrive(dist.HashStore(), 2, lambda: not stands.is_set(), SOON))
+    assert waiting.blocks()
+    stands.set()
+    assert waiting.result(within=SOON) is False
+    assert all_arrive(dist.HashStore(), 2, lambda: True, 0.1) is False
+
+
+def test_a_store_that_has_gone_is_no_fault_of_the_launcher():
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=2))
+    waiting = Waiting(lambda: all_arrive(client, 2, lambda: True, SOON))
+    assert waiting.blocks()
+    del server
+    gc.collect()
+    assert waiting.result(within=SOON) is False
+
+
+def test_when_a_member_never_reaches_the_store_the_others_join_again(party: Party):
+    """It was seated, and died or was cut off before it could reach rank 0. torch's agents would wait, and fail."""
+    stores = hash_stores()
+    doomed = party.guest(2, 3, stores=stores)
+    handlers = [dressed(party, 2, 3, stores=stores) for _ in range(2)]
+    joining = [doomed.joins(), *(Waiting(handler.next_rendezvous) for handler in handlers)]
+    assert joining[0].result(within=SOON).world_size == 3
+    assert all(waiting.blocks() for waiting in joining[1:])
+    doomed.handler.leave("its machine is cut off")
+    infos = [waiting.result(within=SOON) for waiting in joining[1:]]
+    assert sorted((info.rank, info.world_size) for info in infos) == [(0, 2), (1, 2)]
+    assert party.register.round == 2
+
+
 # --- the entry ----------------------------------------------------------------------------------------------------
 
 
@@ -662,6 +729,53 @@ def test_events_reach_the_log(monkeypatch: pytest.MonkeyPatch, caplog):
     with pytest.raises(torch_api.RendezvousClosedError):
         joining.result(within=SOON)
     assert "leaves run 'job-7'" in caplog.text
+
+
+def as_the_launcher_calls(call: Callable[[], Any], max_restarts: int) -> Any:
+    """Through a frame like that of torch's own function of this name."""
+
+    @dataclass
+    class LaunchConfig:
+        max_restarts: int
+
+    def launch_agent(config: LaunchConfig) -> Any:
+        return call()
+
+    return launch_agent(LaunchConfig(max_restarts))
+
+
+def test_an_elastic_job_without_restarts_is_warned_of_crashes(monkeypatch: pytest.MonkeyPatch, caplog):
+    make = lambda: ask(monkeypatch, OneBackend())  # noqa: E731
+    make()
+    as_the_launcher_calls(make, 1)
+    assert "--max-restarts" not in caplog.text
+    as_the_launcher_calls(make, 0)
+    assert "run 'job-7' may go on with fewer nodes (--nnodes=1:2), but not after a crash" in caplog.text
+
+
+def test_events_reach_torchs_recorder_if_somebody_listens(monkeypatch: pytest.MonkeyPatch):
+    heard: list[Any] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(RdzvEvent.deserialize(record.getMessage()))
+
+    handler = ask(monkeypatch, OneBackend(), last_call_timeout=0.1)
+    handler._handler.next_rendezvous()
+    assert not heard
+    collector = Collector()
+    monkeypatch.setitem(torch_recorders._log_handlers, "dynamic_rendezvous", collector)
+    monkeypatch.setattr(torch_events, "_events_loggers", {})
+    handler._handler.next_rendezvous()
+    handler.shutdown()
+    logging.getLogger("torchelastic-events-dynamic_rendezvous").removeHandler(collector)
+    told = {event.name: event for event in heard}
+    done = told["rdzv_core:round_completed"]
+    assert (done.run_id, done.hostname, done.pid, done.rank) == ("job-7", "host-a", os.getpid(), 0)
+    assert done.node_state is NodeState.RUNNING
+    assert done.message.startswith("Round 2 of run 'job-7' is complete")
+    assert told["rdzv_core:node_joining"].node_state is NodeState.INIT
+    assert told["rdzv_core:run_closed"].node_state is NodeState.SUCCEEDED
 
 
 def log_of(program: str, **environ: str) -> str:

@@ -1,14 +1,21 @@
-"""Put on the path of one launcher, this makes it a rank 0 that never opens its store: it is to be killed meanwhile."""
+"""Put on the path of one launcher, this stops its node at one step of its first round: it is to be killed meanwhile.
 
+``RDZV_TEST_DOOM`` names the step: ``host``, where rank 0 opens its store, or ``connect``, where a member reaches it.
+"""
+
+import os
 import threading
 from typing import Any
 
 from rdzv_core.runtime.bootstrap import TCPBootstrap
 
+STEPS = {"host": "open", "connect": "reach"}
 
-def host_never(self: TCPBootstrap, seat: Any) -> Any:
-    print(f"rank {seat.rank} would open its store now", flush=True)
+
+def never(self: TCPBootstrap, seat: Any, *_: Any) -> Any:
+    print(f"rank {seat.rank} would {STEPS[DOOM]} its store now", flush=True)
     threading.Event().wait()
 
 
-TCPBootstrap.host = host_never  # type: ignore[method-assign]
+DOOM = os.environ["RDZV_TEST_DOOM"]
+setattr(TCPBootstrap, DOOM, never)
