@@ -30,6 +30,7 @@ __all__ = [
     "RegisterRepublished",
     "RoundCompleted",
     "RoundDecided",
+    "RoundDisturbed",
     "RoundGivenUp",
     "RunClosed",
     "StoreBack",
@@ -193,6 +194,20 @@ class NodesWaiting(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundDisturbed(Event):
+    """This node, at work, learnt that its round is to make way for the next."""
+
+    round: int
+    reason: str
+    """A sentence."""
+
+    @property
+    def sentence(self) -> str:
+        """What happened, in one sentence."""
+        return f"Node {self.node_id} is to leave round {self.round} of run '{self.run_id}'. {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSuperseded(Event):
     """The others went on without this node, while it was in a round."""
 
@@ -342,6 +357,7 @@ EVENTS: tuple[type[Event], ...] = (
     RoundGivenUp,
     MembersLost,
     NodesWaiting,
+    RoundDisturbed,
     NodeSuperseded,
     NodeSpare,
     RunClosed,

@@ -597,6 +597,11 @@ HANDLER_OPTIONS: tuple[Option, ...] = (
         sentence="The rank that this node would like to have; heard if `placement` is `hint`.",
     ),
     Option(
+        name="domain",
+        kind="text",
+        sentence="The part of the network that this node is in, such as its rack or switch, for placement hooks.",
+    ),
+    Option(
         name="allow_default_run_id",
         kind="flag",
         default=False,

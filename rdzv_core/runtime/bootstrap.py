@@ -13,10 +13,11 @@ import socket
 from datetime import timedelta
 from typing import Any, Protocol
 
+from rdzv_core.endpoint import Endpoint
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.machine.follow import Seat
 from rdzv_core.machine.register import Bootstrap
-from rdzv_core.runtime.localhost import check_own_address
+from rdzv_core.runtime.localhost import check_own_address, own_address
 from rdzv_core.tcp_store import listen_everywhere, serve_tcp_store, torch_distributed
 
 __all__ = ["BootstrapStores", "TCPBootstrap", "shares_agent_store"]
@@ -29,6 +30,14 @@ def shares_agent_store() -> bool:
 
 class BootstrapStores(Protocol):
     """Opens and connects the stores of rounds. Called from threads that may block; one at a time per handler."""
+
+    def locate(self) -> str:
+        """Find the address by which other nodes reach this one; asked first, and only if the handler was given none.
+
+        Raises:
+            RendezvousConnectionError: It cannot be found at present.
+        """
+        ...
 
     def host(self, seat: Seat) -> Bootstrap:
         """Open the store of this round, as its rank 0, and say where it is."""
@@ -52,21 +61,39 @@ class TCPBootstrap:
 
     Args:
         run_id: The run; part of every key's prefix.
-        local_addr: Where other nodes reach this one.
+        local_addr: Where other nodes reach this one; empty to find it out by ``endpoint``.
+        endpoint: Where the run's store is; None if it is nowhere.
+        shared: Whether other nodes are to reach this one.
         timeout: Seconds to wait for a connection.
         store: A c10d ``Store`` of the caller's to return, scoped, in place of rank 0's; None for rank 0's.
         ports: The ports to listen at; None for any.
     """
 
     def __init__(
-        self, *, run_id: str, local_addr: str, timeout: float, store: Any = None, ports: range | None = None
+        self,
+        *,
+        run_id: str,
+        local_addr: str,
+        endpoint: Endpoint | None = None,
+        shared: bool = True,
+        timeout: float,
+        store: Any = None,
+        ports: range | None = None,
     ) -> None:
         self._run_id = run_id
         self._local_addr = local_addr
+        self._endpoint = endpoint
+        self._shared = shared
         self._timeout = timedelta(seconds=timeout)
         self._store = store
         self._ports = ports
         self._servers: dict[str, Any] = {}
+        self._connected = ""
+
+    def locate(self) -> str:
+        """The address of this machine that leads to the store."""
+        self._local_addr = own_address(self._endpoint, shared=self._shared)
+        return self._local_addr
 
     def host(self, seat: Seat) -> Bootstrap:
         """Open a TCPStore on a free port.
@@ -80,6 +107,7 @@ class TCPBootstrap:
         except ValueError as error:
             raise RendezvousConnectionError(str(error), permanent=True) from error
         torch_distributed()  # before a port is taken
+        self._keep_servers(self._connected)
         with self._listen() as listener:
             server = serve_tcp_store(self._local_addr, listener, timeout=self._timeout)
         self._servers[seat.round_id] = server
@@ -92,14 +120,14 @@ class TCPBootstrap:
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise
-                last = error
+                last = str(error)  # the error itself would keep our callers' frames alive, and a server in them
         said = f"{self._ports[0]}-{self._ports[-1]}" if self._ports else "any"
         raise RendezvousConnectionError(
             f"This node is rank 0 and is to open the store of the round, but no port of bootstrap_ports ({said}) can "
             f"be had on this machine; the last one said: {last}. Each round needs a new one while the one before may "
             f"still be in use: allow at least two for each agent of a machine.",
             permanent=True,
-        ) from last
+        )
 
     def port_for_workers(self) -> int | None:
         """A free port of those that stores may listen at, not held; None if any will do."""
@@ -122,10 +150,15 @@ class TCPBootstrap:
                 wait_for_workers=False,
                 timeout=self._timeout,
             )
-        for round_id in [*self._servers][:-2]:
-            del self._servers[round_id]
+        self._keep_servers(self._connected, seat.round_id)
+        self._connected = seat.round_id
         prefix = f"rdzv/{self._run_id}/{seat.round}/{seat.round_id}"
         return distributed.PrefixStore(prefix, store)
+
+    def _keep_servers(self, *round_ids: str) -> None:
+        for round_id in [*self._servers]:
+            if round_id not in round_ids:
+                self._servers.pop(round_id, None)
 
     def close(self) -> None:
         """Let go of all servers; workers that still use them lose their store."""

@@ -20,6 +20,7 @@ from rdzv_core.events import (
     NodeSuperseded,
     RegisterRepublished,
     RoundCompleted,
+    RoundDisturbed,
     RoundGivenUp,
     RunClosed,
 )
@@ -250,6 +251,8 @@ class Following(Presence):
     def _in_round(self, answer: Stay | Superseded) -> None:
         assert self.seat is not None
         if isinstance(answer, Stay):
+            if answer.waiting and not self.waiting:
+                self.emit(RoundDisturbed(round=self.seat.round, reason=answer.why, **self._about))
             self.waiting = answer.waiting
             self._answer_rollcall()
         else:

@@ -29,15 +29,14 @@ from rdzv_core.api import (
 )
 from rdzv_core.backend import CoordinationBackend, RendezvousBackend
 from rdzv_core.endpoint import Endpoint
-from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
 from rdzv_core.events import Event, JoinVetoed, fan_out
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, describe, doubts, read_options, ttl_of
 from rdzv_core.runtime.bootstrap import BootstrapStores, TCPBootstrap, shares_agent_store
 from rdzv_core.runtime.clock import SystemClock
 from rdzv_core.runtime.knowledge import Identity, SessionSettings
-from rdzv_core.runtime.localhost import own_address
-from rdzv_core.runtime.orders import Close, Finish, Join, Joined, Leave, Look
+from rdzv_core.runtime.orders import Abandon, Close, Finish, Join, Joined, Leave, Look
 from rdzv_core.runtime.register_coordination import RegisterCoordination
 from rdzv_core.runtime.runner import Runner
 from rdzv_core.runtime.session import Session
@@ -74,7 +73,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         runner: Runner,
         stores: BootstrapStores,
         backend_name: str,
-        local_addr: str,
         endpoint: Endpoint | None,
         options: OptionValues,
     ) -> None:
@@ -83,7 +81,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._runner = runner
         self._stores = stores
         self._backend_name = backend_name
-        self._local_addr = local_addr
         self._close_timeout: float = options["close_timeout"]
         self.endpoint = endpoint
         self.options = options
@@ -143,10 +140,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         }
         values = read_options(HANDLER_OPTIONS, config=given)
         clock = SystemClock()
-        addr = local_addr or own_address([(a.host, a.port) for a in endpoint.addresses] if endpoint else [])
         node_id = f"{SystemRandom().getrandbits(48):012x}"
         session = Session(
-            _identity(node_id, addr, values),
+            _identity(node_id, local_addr or "", values),
             _session_settings(run_id, backend.name, min_nodes, max_nodes, values),
             clock=clock,
             chance=Random(SystemRandom().getrandbits(128)),  # its own: a fork would share the global one
@@ -155,7 +151,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if stores is None:
             stores = TCPBootstrap(
                 run_id=run_id,
-                local_addr=addr,
+                local_addr=local_addr or "",
+                endpoint=endpoint,
+                shared=max_nodes > 1,
                 timeout=values["bootstrap_timeout"],
                 store=store,
                 ports=values["bootstrap_ports"],
@@ -165,7 +163,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             run_id,
             min_nodes,
             max_nodes,
-            timeout,
+            _timeouts(values),
             keep_alive_interval=timedelta(seconds=values["keep_alive_interval"]),
             keep_alive_max_attempt=values["keep_alive_max_attempt"],
         )
@@ -175,7 +173,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
             runner=Runner(session, level2, stores, clock),
             stores=stores,
             backend_name=backend.name,
-            local_addr=addr,
             endpoint=endpoint,
             options=values,
         )
@@ -213,7 +210,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._joined_well = False
         self._ask_before_joining()
         join_timeout = self._settings.timeout.join.total_seconds()
-        joined: Joined = self._ask(lambda promise: Join(join_timeout, promise), None)
+        try:
+            joined: Joined = self._ask(lambda promise: Join(join_timeout, promise), None)
+        except RendezvousError:
+            raise
+        except BaseException:  # out of a signal handler, such as Ctrl-C
+            self._runner.post(Abandon())
+            raise
         info = self._info(joined)
         self._joined_well = True
         return info
@@ -263,10 +266,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         ``next_rendezvous()`` raised. Never raises.
         """
         timeout = self._close_timeout if timeout is None else timeout
-        if not self._runner.started or self._runner.ended or not self._runner.here:
-            return True
         well = True
-        if close and self._joined_well and self._session.left_behind is None:
+        heard = self._runner.started and self._runner.here and not self._runner.ended
+        if close and heard and self._joined_well and self._session.left_behind is None:
             try:
                 self._ask(lambda promise: Close(outcome, reason, True, timeout, promise), timeout)
             except RendezvousError:
@@ -351,9 +353,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
             bootstrap = RendezvousStoreInfo(joined.address.addr, joined.address.port)
         else:
             port = self._stores.port_for_workers() if seat.rank == 0 else None
-            bootstrap = RendezvousStoreInfo.build(
-                seat.rank, joined.store, local_addr=self._local_addr, server_port=port
-            )
+            try:
+                bootstrap = RendezvousStoreInfo.build(
+                    seat.rank, joined.store, local_addr=self._session.addr, server_port=port
+                )
+            except RendezvousError:
+                raise
+            except Exception as error:  # each store has errors of its own
+                raise RendezvousConnectionError(
+                    f"The store of round {seat.round} of run '{self._settings.run_id}' was lost before rank 0 had told "
+                    f"where the workers are to meet: {error}"
+                ) from error
         return RendezvousInfo(joined.store, seat.rank, seat.world, bootstrap)
 
     def _stores_closed(self) -> None:
@@ -384,7 +394,7 @@ def create_handler(
         ValueError: A number is out of range.
     """
     values = read_options(HANDLER_OPTIONS, backend_options, config=params.config, environ=os.environ)
-    for doubt in (*values.warnings, *doubts(values)):
+    for doubt in (*values.warnings, *doubts(values), *_doubts_on_reach(params, endpoint)):
         logger.warning("run '%s': %s", params.run_id, doubt)
     logger.info("run '%s' on backend '%s': %s", params.run_id, backend.name, describe(values))
     own = {option.name for option in HANDLER_OPTIONS}
@@ -395,17 +405,32 @@ def create_handler(
         params.min_nodes,
         params.max_nodes,
         params.local_addr,
-        RendezvousTimeout(
-            join=timedelta(seconds=values["join_timeout"]),
-            last_call=timedelta(seconds=values["last_call_timeout"]),
-            close=timedelta(seconds=values["close_timeout"]),
-            heartbeat=timedelta(seconds=values["heartbeat_timeout"]),
-        ),
+        _timeouts(values),
         values["keep_alive_interval"],
         values["keep_alive_max_attempt"],
         options={name: value for name, value in values.items() if name in own and value is not None},
         endpoint=endpoint,
     )
+
+
+def _timeouts(values: OptionValues) -> RendezvousTimeout:
+    return RendezvousTimeout(
+        join=timedelta(seconds=values["join_timeout"]),
+        last_call=timedelta(seconds=values["last_call_timeout"]),
+        close=timedelta(seconds=values["close_timeout"]),
+        heartbeat=timedelta(seconds=values["heartbeat_timeout"]),
+    )
+
+
+def _doubts_on_reach(params: RendezvousParameters, endpoint: Endpoint | None) -> list[str]:
+    """Say that a store on this machine is none for nodes on others, who would wait alone or look for rank 0 at home."""
+    if params.max_nodes == 1 or params.local_addr or endpoint is None or not endpoint.is_loopback:
+        return []
+    return [
+        f"the endpoint '{endpoint}' is on this machine, so nodes on other machines do not meet this one, or look for "
+        f"rank 0 at their own 127.0.0.1. If there are any, give all nodes one endpoint that all can reach, and "
+        f"--local-addr where a tunnel leads to it."
+    ]
 
 
 def _identity(node_id: str, addr: str, values: OptionValues) -> Identity:
@@ -415,6 +440,7 @@ def _identity(node_id: str, addr: str, values: OptionValues) -> Identity:
         pid=os.getpid(),
         local_id=next(_local_ids),
         rank_hint=values["rank_hint"],
+        domain=values["domain"] or "",
     )
 
 

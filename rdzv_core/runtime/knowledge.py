@@ -55,6 +55,7 @@ class Identity:
 
     node_id: str
     addr: str
+    """Empty as long as it has not been found out."""
     pid: int
     local_id: int
     rank_hint: int | None = None
@@ -167,11 +168,17 @@ class Knowledge:
         self._attempts = 0
         self._retry_at = 0.0
         self._last_cause = ""
+        self._fault: RendezvousError | None = None
 
     @property
     def node_id(self) -> str:
         """The id of this node."""
         return self._identity.node_id
+
+    @property
+    def addr(self) -> str:
+        """The address by which other nodes reach this one; empty until it was found out."""
+        return self._identity.addr
 
     def describe(self, attributes: Mapping[str, str]) -> None:
         """Say more of this node in its record, from its next announcement on."""
@@ -203,6 +210,7 @@ class Knowledge:
 
     def _read(self) -> Steps:
         found = yield from self._call(Call("get_state"))
+        self._read_at = None
         if found is None:
             self._found_nothing()
         else:
@@ -220,9 +228,9 @@ class Knowledge:
         self._pulses.clear()
 
     def _adopt(self, data: bytes, token: Token) -> None:
-        self._read_at = None
         if self._token_read and token == self._token:
-            return
+            return  # nothing new; a read that is due for a newer one stays due
+        self._read_at = None
         register, known = decode_register(data), self._known
         self._stored, self._token, self._token_read = register, token, True
         self._lead_due = True

@@ -26,7 +26,7 @@ from rdzv_core.runtime.journal import Journal
 from rdzv_core.runtime.orders import Call, Order, Place, WatchRoster
 from rdzv_core.wire import decode_page, decode_record, encode_page, encode_register
 
-__all__ = ["Leading", "Members", "Steps", "Written", "publish", "rewritten", "word"]
+__all__ = ["Leading", "Members", "Steps", "Written", "publish", "read_members", "readable_record", "rewritten", "word"]
 
 FRESH_ENOUGH = 1.0
 """Seconds; a roster older than this is read again before anything is written from it."""
@@ -186,14 +186,10 @@ class Leading:
 
     def _read_record(self, node_id: str, data: bytes) -> Record | None:
         try:
-            record = decode_record(data)
+            return readable_record(node_id, data)
         except RendezvousStateError as error:
             self._journal.note(f"the record of node '{node_id}' is passed over: {error.message}")
             return None
-        if record.node_id != node_id:
-            self._journal.note(f"a record under the id '{node_id}' is passed over: it says '{record.node_id}'")
-            return None
-        return record
 
     def _read_members(self, register: Register | None) -> Steps:
         if register is None or not register.round_id:
@@ -204,7 +200,7 @@ class Leading:
             return
         self._members_of = register.round_id
         self._members_retry_at = now + self._rules.interval
-        ranks = yield from self._collect(register)
+        ranks = yield from read_members(register, self._call)
         if ranks is not None:
             self.held = Members(register.round_id, ranks)
 
@@ -212,16 +208,6 @@ class Leading:
         if register is None or self.held is None or self.held.round_id != register.round_id:
             return None
         return self.held.ranks
-
-    def _collect(self, register: Register) -> Steps:
-        ranks: dict[str, int] = {}
-        for index in range(page_count(register.world)):
-            data = yield from self._call(Call("page", (register.round_id, index)))
-            page = _readable(data, register.round_id)
-            if page is None:
-                return None
-            ranks.update(page.ranks)
-        return ranks if len(ranks) == register.world else None
 
     def _view(self, register: Register | None, fit: bool, leaving: bool) -> View:
         records = self.records
@@ -314,6 +300,30 @@ class Leading:
             self._emit(MembersLost(round=register.round, lost=register.lost, node_ids=lost, **self._about))
         if register.waiting and not before.waiting:
             self._emit(NodesWaiting(round=register.round, waiting=register.waiting, **self._about))
+
+
+def read_members(register: Register, call: Callable[[Call], Steps]) -> Steps:
+    """Read all pages of the register's round; returns ids and ranks, or None if one cannot be read."""
+    ranks: dict[str, int] = {}
+    for index in range(page_count(register.world)):
+        data = yield from call(Call("page", (register.round_id, index)))
+        page = _readable(data, register.round_id)
+        if page is None:
+            return None
+        ranks.update(page.ranks)
+    return ranks if len(ranks) == register.world else None
+
+
+def readable_record(node_id: str, data: bytes) -> Record:
+    """The record that is stored under an id.
+
+    Raises:
+        RendezvousStateError: It cannot be read, or says another id.
+    """
+    record = decode_record(data)
+    if record.node_id != node_id:
+        raise RendezvousStateError(f"it says '{record.node_id}'")
+    return record
 
 
 def _readable(data: bytes | None, round_id: str) -> Page | None:

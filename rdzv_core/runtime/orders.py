@@ -18,6 +18,7 @@ from rdzv_core.machine.record import Record
 from rdzv_core.machine.register import Bootstrap
 
 __all__ = [
+    "Abandon",
     "Call",
     "Close",
     "Connect",
@@ -28,6 +29,7 @@ __all__ = [
     "Join",
     "Joined",
     "Leave",
+    "Locate",
     "Look",
     "Message",
     "Nudge",
@@ -65,6 +67,11 @@ class WatchRoster:
 
 
 @dataclass(frozen=True, slots=True)
+class Locate:
+    """Find the address by which other nodes reach this one; the answer, or the error, comes back from the yield."""
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """Open the store of this round as its rank 0, aside; :class:`Hosted` tells how it went."""
 
@@ -87,7 +94,7 @@ class Place:
     previous: Mapping[str, int]
 
 
-Order: TypeAlias = Call | Sleep | WatchRoster | Host | Connect | Place
+Order: TypeAlias = Call | Sleep | WatchRoster | Locate | Host | Connect | Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,11 @@ class Join:
 
     timeout: float
     promise: Future[Joined]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """The user who waited for a round was interrupted, and will not take the seat that comes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,4 +191,6 @@ class Connected:
     error: Exception | None = None
 
 
-Message: TypeAlias = Join | Leave | Close | Finish | Look | StateSeen | Nudge | RosterSeen | Hosted | Connected
+Message: TypeAlias = (
+    Join | Abandon | Leave | Close | Finish | Look | StateSeen | Nudge | RosterSeen | Hosted | Connected
+)

@@ -13,6 +13,7 @@ from rdzv_core.errors import (
 )
 from rdzv_core.events import (
     LeaderChanged,
+    NodeJoining,
 )
 from rdzv_core.machine.follow import (
     PageState,
@@ -22,6 +23,7 @@ from rdzv_core.runtime.knowledge import GRACE, Knowledge
 from rdzv_core.runtime.leading import Leading, Steps, Written
 from rdzv_core.runtime.orders import (
     Call,
+    Locate,
 )
 from rdzv_core.wire import encode_record
 
@@ -51,7 +53,17 @@ class Presence(Knowledge):
             max_nodes=self._rules.max_nodes,
         )
 
+    def _locate(self) -> Steps:
+        """Find out where others reach this node. The store's name may not be known to DNS yet: it is tried again."""
+        self._identity = replace(self._identity, addr=(yield Locate()))
+        self._tell_joining()
+
+    def _tell_joining(self) -> None:
+        self.emit(NodeJoining(addr=self._identity.addr, left=self._left, **self._about))
+
     def _announce(self) -> Steps:
+        if not self._identity.addr:
+            yield from self._locate()
         self._seq += 1
         data = encode_record(self._record())
         args = (self._identity.node_id, self._seq, data, self._rules.ttl)

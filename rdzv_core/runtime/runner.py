@@ -27,6 +27,7 @@ from rdzv_core.runtime.orders import (
     Connected,
     Host,
     Hosted,
+    Locate,
     Message,
     Nudge,
     Order,
@@ -174,6 +175,8 @@ class Runner:
                 self._sleep(order.until)
             case WatchRoster():
                 self._watch_roster(order)
+            case Locate():
+                return self._stores.locate()
             case Host():
                 self._thread("host", self._host, order)
             case Connect():

@@ -8,10 +8,11 @@ half-done state to come back to. Nothing here blocks, sleeps, or knows a thread:
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from typing import Any
 
+from rdzv_core.backend import Roster
 from rdzv_core.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -20,16 +21,18 @@ from rdzv_core.errors import (
     RendezvousTimeoutError,
 )
 from rdzv_core.events import (
-    NodeJoining,
     NodeLeft,
     StoreLost,
 )
+from rdzv_core.machine.attendance import attendance
 from rdzv_core.machine.record import Record
 from rdzv_core.machine.register import Closed, Register, page_count, page_index
+from rdzv_core.machine.standing import View
 from rdzv_core.runtime.following import Following
 from rdzv_core.runtime.knowledge import GRACE, Joining, reject, resolve
-from rdzv_core.runtime.leading import Steps, rewritten
+from rdzv_core.runtime.leading import Steps, read_members, readable_record, rewritten
 from rdzv_core.runtime.orders import (
+    Abandon,
     Call,
     Close,
     Connected,
@@ -48,8 +51,15 @@ from rdzv_core.wire import decode_page
 
 __all__ = ["Session"]
 
+FIRST_RETRY = 0.05
+"""Seconds, about, until a failed call is tried again; twice as many each time."""
+
 SLOWEST_RETRY = 1.0
 """Seconds; a failed call is tried again within this time (rule 3)."""
+
+
+NAMED_WORLD = 256
+"""Members up to which a node that has run out of time reads who they were: each may do so, all at the same moment."""
 
 
 class Session(Following):
@@ -123,6 +133,8 @@ class Session(Following):
             match message:
                 case Join():
                     self._start_join(message, now)
+                case Abandon():
+                    self._abandon()
                 case Leave():
                     self._leave = self._leave or message
                     self._leave_by = now + message.timeout
@@ -162,7 +174,17 @@ class Session(Following):
         self._parting = False
         self._joining = Joining(join=join, since=now, deadline=now + join.timeout)
         self._must_announce = True
-        self.emit(NodeJoining(addr=self._identity.addr, left=self._left, **self._about))
+        if self._identity.addr:
+            self._tell_joining()
+
+    def _abandon(self) -> None:
+        """Nobody will take the seat: the others are to see this node go, and not to wait for it in its round."""
+        if self.seat is not None:
+            self._left, self._last_round_id = max(self._left, self.seat.round), self.seat.round_id
+            self.seat, self._claiming = None, False
+        self._fail_join(RendezvousError("The wait for a round was interrupted."))
+        self._parting = True
+        self.journal.note("its user was interrupted and does not wait for a round any more")
 
     def _look(self) -> Steps:
         yield from self._read()
@@ -215,14 +237,14 @@ class Session(Following):
 
         The first look spares the others a member that seems to leave; only the second one can be relied on.
         """
-        records = yield from self._who_is_there()
+        view = yield from self._who_is_there()
         if (yield from self._find_seat(joining)):
             return
         yield from self._part()
         if (yield from self._find_seat(joining)):
             self._must_announce = True
             return
-        self._fail_join(RendezvousTimeoutError(self._timeout_text(joining, records)))
+        self._fail_join(RendezvousTimeoutError(self._timeout_text(joining, view)))
 
     def _find_seat(self, joining: Joining) -> Steps:
         """Look whether a round lists this node by now; if so, give it the time to go into it."""
@@ -240,22 +262,24 @@ class Session(Following):
         return True
 
     def _who_is_there(self) -> Steps:
+        """What a leader would see; answers a :class:`View`."""
         if self._leading is not None:
-            return self._leading.records
-        roster = yield from self._call(Call("roster", (None, 0.0)))
-        return tuple(entry.node_id for entry in roster.records) if roster is not None else ()
+            records: tuple[Record, ...] = self._leading.records
+        else:
+            roster = yield from self._call(Call("roster", (None, 0.0)))
+            records = tuple(_readable_records(roster)) if roster is not None else ()
+        register, members = self._stored, None
+        if register is not None and register.round_id and register.world <= NAMED_WORLD:
+            members = yield from read_members(register, self._call)
+        return View(register=register, records=records, members=members)
 
-    def _timeout_text(self, joining: Joining, present: tuple[Any, ...]) -> str:
-        rules, settings, register = self._rules, self._settings, self._stored
+    def _timeout_text(self, joining: Joining, view: View) -> str:
+        settings, register = self._settings, view.register
         number = 1 + max(self._left, register.round if register is not None else 0)
-        names = [p.who if isinstance(p, Record) else str(p) for p in present]
-        listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         waited = self._clock.monotonic() - joining.since
         return (
-            f"Round {number} of run '{settings.run_id}' did not complete in {waited:.0f} s: {len(names)} of at least "
-            f"{rules.min_nodes} nodes are there ({listed or 'nobody'}). Nodes that are missing have not reached the "
-            f"backend '{settings.backend}': check that every node uses this run id and endpoint, or raise "
-            f"join_timeout."
+            f"Round {number} of run '{settings.run_id}' (backend '{settings.backend}') did not complete in "
+            f"{waited:.0f} s: {attendance(view, self._rules.min_nodes)}"
         )
 
     def _lost_store(self, error: RendezvousConnectionError) -> None:
@@ -266,7 +290,8 @@ class Session(Following):
             self._outage_since = now
             self.journal.note(f"the store does not answer: {error.message}")
             self.emit(StoreLost(error=error.message, **self._about))
-        self._retry_at = now + self._chance.uniform(0.5, 1.0) * min(SLOWEST_RETRY, 0.05 * 2**self._attempts)
+        pause = min(SLOWEST_RETRY, FIRST_RETRY * 2 ** min(self._attempts, 10))
+        self._retry_at = now + self._chance.uniform(0.5, 1.0) * pause
         self._read_soon(0.0)
         if error.permanent:
             self._fail_join(error)
@@ -288,9 +313,10 @@ class Session(Following):
         self.journal.note(error.message)
         self._fail_join(error)
         self._fail_requests(error)
-        if self._leave is not None:
+        if self._leave is not None and not self._announced:
             self._stopped = True
-        self._retry_at = self._clock.monotonic() + self._chance.uniform(0.5, 1.0) * SLOWEST_RETRY
+        pause = SLOWEST_RETRY if self._leave is None else FIRST_RETRY
+        self._retry_at = self._clock.monotonic() + self._chance.uniform(0.5, 1.0) * pause
 
     def _check_deadlines(self) -> None:
         now = self._clock.monotonic()
@@ -322,12 +348,15 @@ class Session(Following):
         self._looks.clear()
 
     def fail(self, error: Exception) -> None:
-        """Tell everybody who waits, now or later, that the session has ended by a fault of its own."""
+        """Tell everybody who waits, now or later, that the session has ended by a fault of its own.
+
+        Workers that run are left alone: only who wants something of this session is told.
+        """
         fault = RendezvousError(
             f"The session of run '{self._settings.run_id}' ended by a fault of rdzv-core: {type(error).__name__}: "
             f"{error}. Please report it with the trace in the log."
         )
-        self.failure = self._told(fault)
+        self._fault = self._told(fault)
         self._fail_join(fault)
         self._fail_requests(fault)
         self._reject_all()
@@ -335,7 +364,8 @@ class Session(Following):
     def refuse_mail(self) -> None:
         """Refuse the messages that came too late: the session is over."""
         gone = self._told(
-            self.failure
+            self._fault
+            or self.failure
             or RendezvousClosedError(
                 f"This node has left run '{self._settings.run_id}'; make a new handler to join again."
             )
@@ -354,3 +384,9 @@ class Session(Following):
         self._fail_requests(gone)
         if self._leave is not None:
             resolve(self._leave.promise, None)
+
+
+def _readable_records(roster: Roster) -> Iterator[Record]:
+    for entry in roster.records:
+        with suppress(RendezvousStateError):
+            yield readable_record(entry.node_id, entry.record)

@@ -58,6 +58,7 @@ def test_defaults():
         "restart_on_node_loss": "always",
         "placement": "sorted",
         "rank_hint": None,
+        "domain": None,
         "allow_default_run_id": False,
         "db": 0,
         "password": None,

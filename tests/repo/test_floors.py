@@ -1,7 +1,7 @@
 """The import list is the architecture diagram: arrows go down, and within a floor to the left.
 
 The two tables are the law. A module that no table names is an error, so a new file begins with the question
-which floor it stands on. See docs/architecture.md for the floors in words.
+which floor it stands on. See CONTRIBUTING.md for the floors in words.
 """
 
 from __future__ import annotations

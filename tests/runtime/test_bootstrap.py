@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_core.endpoint import Endpoint, parse_endpoint
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.machine.follow import Seat
 from rdzv_core.machine.register import Bootstrap
@@ -21,13 +22,14 @@ from rdzv_core.runtime.handler import DynamicRendezvousHandler
 from rdzv_core.runtime.localhost import check_own_address, own_address
 from rdzv_core.tcp_store import listen_everywhere
 from rdzv_core.testing.memory import MemoryBackend
+from rdzv_core.testing.suite import Waiting
 from tests.runtime.party import PATIENT, RUN, SOON, Party
 
 HERE = "127.0.0.1"
 
 
-def seat(number: int, rank: int = 0) -> Seat:
-    return Seat(life="life", round=number, round_id=f"id-{number}", rank=rank, world=2)
+def seat(number: int, rank: int = 0, round_id: str = "") -> Seat:
+    return Seat(life="life", round=number, round_id=round_id or f"id-{number}", rank=rank, world=2)
 
 
 def tcp(run_id: str = RUN, local_addr: str = HERE, store: Any = None, ports: range | None = None) -> TCPBootstrap:
@@ -169,9 +171,11 @@ def test_where_ipv6_is_switched_off_ipv4_is_listened_on_alone(monkeypatch: pytes
 
 @pytest.mark.needs_torch
 def test_stores_open_at_the_ports_that_were_allowed(free_ports: range):
-    stores = tcp(ports=free_ports)
+    stores = tcp(ports=free_ports[:2])
     found = []
     for number in (1, 2, 3, 4):
+        given_up = stores.host(seat(number, round_id=f"given-up-{number}"))
+        assert given_up.port in free_ports
         address = stores.host(seat(number))
         found.append(address.port)
         mine, theirs = stores.connect(seat(number), address), tcp().connect(seat(number, rank=1), address)
@@ -179,7 +183,7 @@ def test_stores_open_at_the_ports_that_were_allowed(free_ports: range):
         assert mine.get("key") == b"value"
         del mine, theirs
         gc.collect()
-    assert found == [*free_ports, free_ports[0]], "that of the first round is free again in the fourth"
+    assert found == [*free_ports[:2], *free_ports[:2]], "that of the round before the last is free again"
     stores.close()
 
 
@@ -269,30 +273,78 @@ def test_other_addresses_are_not(address: str, monkeypatch: pytest.MonkeyPatch):
         check_own_address(address)
 
 
-def test_the_own_address_is_the_one_that_leads_to_the_store():
-    assert own_address([(HERE, 6379)]) == HERE
-    assert own_address([("127.0.0.9", 0)]) == HERE
+def at(*hosts: str) -> Endpoint:
+    return parse_endpoint(",".join(hosts), default_port=6379, allow_list=True)
 
 
-def test_the_own_address_is_loopback_if_nothing_is_known_or_reached(monkeypatch: pytest.MonkeyPatch):
-    assert own_address([]) == HERE
+@pytest.fixture
+def dns(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Names and the addresses that they have; of others nothing is known. All ways but those to loopback are shut."""
 
-    def no_dns(*args: Any, **kwargs: Any) -> Any:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", no_dns)
-    assert own_address([("zeta.example", 6379), ("alpha.example", 6379)]) == HERE
-
-
-def test_the_second_host_is_asked_if_the_first_is_not_known(monkeypatch: pytest.MonkeyPatch):
     def resolve(host: str, *args: Any, **kwargs: Any) -> Any:
-        if host == "zeta.example":
+        if host not in known:
             raise socket.gaierror(-2, "Name or service not known")
-        return real(HERE, *args, **kwargs)
+        return real(known[host], *args, **kwargs)
 
-    real = socket.getaddrinfo
+    real, known = socket.getaddrinfo, {HERE: HERE, "127.0.0.9": "127.0.0.9", "localhost": HERE}
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    assert own_address([("zeta.example", 6379), ("alpha.example", 6379)]) == HERE
+    return known
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_own_address_is_the_one_that_leads_to_the_store(dns, shared: bool):
+    assert own_address(at(HERE), shared=shared) == HERE
+    assert own_address(at("127.0.0.9:0"), shared=shared) == HERE
+    assert own_address(at("localhost"), shared=shared) == HERE
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_own_address_is_loopback_if_the_store_is_no_place_and_nothing_leads_abroad(dns, shared: bool):
+    assert own_address(None, shared=shared) == HERE
+    assert own_address(parse_endpoint("unix:///run/x", default_port=0, schemes=("unix",)), shared=shared) == HERE
+
+
+def test_the_second_host_is_asked_if_the_first_is_not_known(dns):
+    dns["alpha.example"] = HERE
+    assert own_address(at("zeta.example", "alpha.example"), shared=False) == HERE
+
+
+def test_a_name_that_is_not_known_yet_is_no_reason_to_be_called_loopback(dns):
+    with pytest.raises(RendezvousConnectionError) as told:
+        own_address(at("zeta.example", "alpha.example"), shared=True)
+    assert "no way leads from here to the store at 'zeta.example:6379,alpha.example:6379'" in told.value.message
+    assert "Name or service not known" in told.value.message
+    assert "give --local-addr" in told.value.message
+    assert not told.value.permanent, "DNS may know it in a moment"
+
+
+def test_a_name_that_means_this_machine_alone_is_no_address_for_others(dns):
+    """As 127.0.1.1 in Debian's /etc/hosts: the others would look for rank 0 at home."""
+    dns["node-0"] = "127.0.1.1"
+    with pytest.raises(RendezvousConnectionError) as told:
+        own_address(at("node-0:29400"), shared=True)
+    assert "'node-0', where the store is, is this machine itself (127.0.0.1)" in told.value.message
+    assert "Give --local-addr an address of one of its interfaces" in told.value.message
+    assert told.value.permanent
+    assert own_address(at("node-0:29400"), shared=False) == HERE
+    dns["192.0.2.1"] = "127.0.0.5"  # stands in for a default route
+    assert own_address(at("node-0:29400"), shared=True) == HERE
+
+
+@pytest.mark.needs_torch
+def test_a_node_waits_for_the_name_of_its_store(party: Party, dns):
+    endpoint, options = at("zeta.example"), {**PATIENT, "store_outage_timeout": 600}
+    backend = MemoryBackend(party.store, RUN)
+    handler = DynamicRendezvousHandler.from_backend(RUN, None, backend, 1, 1, endpoint=endpoint, options=options)
+    try:
+        joining = Waiting(handler.next_rendezvous)
+        party.until("it has asked", lambda: any("no way leads from here" in line for line in handler.story))
+        assert not party.records
+        dns["zeta.example"] = HERE
+        assert joining.result(within=SOON).bootstrap_store_info.master_addr == HERE
+        assert [record.addr for record in party.records.values()] == [HERE]
+    finally:
+        handler.leave("the test is over")
 
 
 def test_no_name_of_this_machine_is_looked_up(party: Party, monkeypatch: pytest.MonkeyPatch):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 from rdzv_core.api import RendezvousParameters, RendezvousTimeout
 from rdzv_core.endpoint import Endpoint, parse_endpoint
+from rdzv_core.errors import RendezvousError
 from rdzv_core.options import Option, OptionError
 from rdzv_core.runtime.clock import SystemClock
 from rdzv_core.runtime.handler import DynamicRendezvousHandler, create_handler
 from rdzv_core.runtime.journal import LENGTH, Journal
 from rdzv_core.runtime.register_coordination import RegisterCoordination
 from rdzv_core.testing.memory import MemoryBackend, MemoryRegister, MemoryStore
-from tests.runtime.party import RUN, Stores
+from rdzv_core.testing.suite import Waiting, eventually
+from rdzv_core.wire import decode_record
+from tests.runtime.party import RUN, SOON, Stores
 
 
 @pytest.fixture
@@ -95,12 +99,42 @@ def test_a_backends_own_options_are_known_and_not_the_handlers(backend: MemoryBa
         create_handler(None, backend, parameters(colour="blue"))
 
 
-def test_the_local_address_is_found_by_the_endpoint(backend: MemoryBackend):
+def test_the_local_address_is_found_by_the_endpoint():
+    store = MemoryStore()
     endpoint: Endpoint = parse_endpoint("127.0.0.7:6379", default_port=6379)
-    assert create_handler(None, backend, parameters(), endpoint=endpoint)._local_addr == "127.0.0.1"
-    assert create_handler(None, backend, parameters())._local_addr == "127.0.0.1"
-    given = RendezvousParameters("memory", "", RUN, 1, 2, "node-7.example")
-    assert create_handler(None, backend, given, endpoint=endpoint)._local_addr == "node-7.example"
+    for where, given, expected in (
+        (endpoint, None, "127.0.0.1"),
+        (endpoint, "node-7.example", "node-7.example"),
+        (None, "node-7.example", "node-7.example"),
+    ):
+        params = RendezvousParameters("memory", "", RUN, 2, 2, given)
+        handler = create_handler(None, MemoryBackend(store, RUN), params, endpoint=where)
+        look = MemoryBackend(store, RUN)
+        joining = Waiting(handler.next_rendezvous)
+        eventually("it is announced", lambda look=look: look.roster().records, within=SOON)
+        (entry,) = look.roster().records
+        assert decode_record(entry.record).addr == expected
+        handler.leave("the test is over")
+        with suppress(RendezvousError):
+            joining.result(within=SOON)
+
+
+def test_an_endpoint_that_no_other_machine_can_reach_is_doubted(backend: MemoryBackend, caplog):
+    endpoint: Endpoint = parse_endpoint("", default_port=6379, allow_empty=True)
+    create_handler(None, backend, RendezvousParameters("memory", "", RUN, 1, 1), endpoint=endpoint)
+    create_handler(None, backend, RendezvousParameters("memory", "", RUN, 1, 2, "10.0.0.7"), endpoint=endpoint)
+    assert "on this machine" not in caplog.text
+    create_handler(None, backend, RendezvousParameters("memory", "", RUN, 1, 2), endpoint=endpoint)
+    assert "the endpoint 'localhost:6379' is on this machine, so nodes on other machines do not meet" in caplog.text
+    assert "give all nodes one endpoint that all can reach" in caplog.text
+
+
+def test_an_option_by_name_counts_as_the_argument_does(backend: MemoryBackend):
+    handler = DynamicRendezvousHandler.from_backend(
+        RUN, None, backend, 1, 1, "host-a", options={"join_timeout": 5, "heartbeat_timeout": 2}, stores=Stores()
+    )
+    timeout = handler.settings.timeout
+    assert (timeout.join, timeout.heartbeat) == (timedelta(seconds=5), timedelta(seconds=2))
 
 
 # --- the journal ----------------------------------------------------------------------------------------------

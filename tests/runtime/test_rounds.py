@@ -205,15 +205,30 @@ def test_a_store_that_cannot_be_reached_costs_a_round_and_no_more(party: Party):
     assert info.result(within=SOON).store[0] == 2
 
 
+def test_a_join_that_runs_out_of_time_names_who_keeps_the_others_waiting_and_who_has_gone(party: Party):
+    stuck, gone = members = [party.guest(2, 3, host, last_call_timeout=0.1) for host in ("host-a", "host-b")]
+    party.meet(*members)
+    gone.handler.leave("its machine is needed elsewhere")
+    party.until("the other is told", lambda: stuck.handler.num_nodes_waiting() > 0)
+    with pytest.raises(RendezvousTimeoutError) as told:
+        party.guest(2, 3, "host-c", join=0.5).handler.next_rendezvous()
+    said = told.value.message
+    assert said.startswith("Round 2 of run 'job-7' (backend 'memory') did not complete in ")
+    assert "at the barrier are 1 of at least 2 nodes (" in said
+    assert f"still in round 1: 1 ({stuck.handler.node_id} (host-a, pid " in said
+    assert f"gone from round 1: 1 ({gone.handler.node_id})" in said
+    assert "look at what those still in it are doing" in said
+
+
 def test_a_join_that_runs_out_of_time_names_who_is_there(party: Party):
     there = [party.guest(3, 4, "host-a", options=PATIENT, join=60.0), party.guest(3, 4, "host-b", join=0.8)]
     waiting = [guest.joins() for guest in there]
     with pytest.raises(RendezvousTimeoutError) as told:
         waiting[1].result(within=SOON)
     said = told.value.message
-    assert said.startswith("Round 1 of run 'job-7' did not complete in ")
-    assert "2 of at least 3 nodes are there" in said
-    for guest in there:
-        assert guest.handler.node_id in said
-    assert "backend 'memory': check that every node uses this run id and endpoint, or raise join_timeout." in said
+    assert said.startswith("Round 1 of run 'job-7' (backend 'memory') did not complete in ")
+    assert "at the barrier are 2 of at least 3 nodes (" in said
+    for guest, host in zip(there, ("host-a", "host-b"), strict=True):
+        assert f"{guest.handler.node_id} ({host}, pid " in said
+    assert "check that every node uses this run id and endpoint, or raise join_timeout." in said
     party.until("it has withdrawn", lambda: set(party.records) == {there[0].handler.node_id})

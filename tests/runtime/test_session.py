@@ -16,12 +16,13 @@ import pytest
 
 from rdzv_core.api import Placed
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError, RendezvousTimeoutError
-from rdzv_core.events import Event, MembersLost, NodeSuperseded, RoundGivenUp, StoreBack, StoreLost
+from rdzv_core.events import Event, MembersLost, NodeSuperseded, RoundGivenUp, RunClosed, StoreBack, StoreLost
 from rdzv_core.machine.record import Record
-from rdzv_core.machine.register import Bootstrap, Register
+from rdzv_core.machine.register import Bootstrap, Closed, Register
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.runtime.knowledge import Identity, SessionSettings
 from rdzv_core.runtime.orders import (
+    Abandon,
     Call,
     Close,
     Connect,
@@ -293,6 +294,69 @@ def test_a_failed_pulse_is_tried_again_within_a_second(hall: Hall):
     assert 3.0 <= back.outage <= 9.0
 
 
+def test_an_outage_of_thousands_of_tries_is_borne(hall: Hall):
+    (node,) = in_a_round(hall, "a", store_outage_timeout=3600.0)
+    node.cut = True
+    hall.advance(2000.0)
+    assert node.count()["pulse"] > 1100, "more than the exponent of a float can bear"
+    node.cut = False
+    hall.advance(1.0)
+    assert [type(e) for e in node.events if isinstance(e, StoreLost | StoreBack)] == [StoreLost, StoreBack]
+    assert node.session.failure is None
+
+
+def test_an_interrupted_user_leaves_no_ghost_at_the_barrier(hall: Hall):
+    node = hall.node("a", 2, 2)
+    interrupted = node.join()
+    hall.settle()
+    node.tell(Abandon())
+    hall.settle()
+    assert interrupted.done()
+    assert not hall.back_door.roster().records
+    others = [hall.node(name, 2, 2).join() for name in ("b", "c")]
+    hall.advance(2.0)
+    assert [promise.result(0).seat.world for promise in others] == [2, 2]
+    again = node.join()
+    hall.settle()
+    assert not again.done(), "it may wait once more, as anybody"
+
+
+def test_who_was_interrupted_as_it_was_seated_gives_the_seat_back(hall: Hall):
+    nodes = in_a_round(hall, "a", "b")
+    nodes[1].tell(Abandon())
+    hall.settle()
+    assert nodes[0].session.waiting == 1, "the other is told that a member has gone"
+    assert [entry.node_id for entry in hall.back_door.roster().records] == ["a"]
+
+
+def test_a_node_that_leaves_withdraws_although_it_cannot_read_the_register(hall: Hall):
+    """Another version of this library may have written it meanwhile."""
+    nodes = in_a_round(hall, "a", "b")
+    left = nodes[1].leave()
+    nodes[1].tell(StateSeen(b"what is this?", "a token"))
+    hall.settle()
+    hall.advance(0.2)
+    assert left.done()
+    assert nodes[1].over
+    assert [entry.node_id for entry in hall.back_door.roster().records] == ["a"]
+
+
+def test_news_that_was_known_already_does_not_put_off_a_read_that_is_due(hall: Hall):
+    """A pulse said that there is more, and the push of that was lost."""
+    _, node = in_a_round(hall, "a", "b")
+    hall.pushes = False
+    known = hall.back_door.get_state()
+    closed = Closed(by="somebody", outcome="closed", reason="enough", at="noon")
+    changed = Register(**{**_fields(hall.register), "revision": 99, "write_id": "x", "closed": closed})
+    hall.back_door.set_state(encode_register(changed), known[1])
+    while not node.count()["pulse"]:
+        hall.advance(0.1)
+    assert not [event for event in node.events if isinstance(event, RunClosed)]
+    node.tell(StateSeen(*known))
+    hall.advance(0.3)
+    assert [event.by for event in node.events if isinstance(event, RunClosed)] == ["somebody"]
+
+
 def test_a_close_whose_answer_was_lost_is_found_and_not_repeated(hall: Hall):
     (node,) = in_a_round(hall, "a")
 
@@ -535,7 +599,7 @@ def test_records_that_cannot_be_read_or_are_not_what_they_say_are_passed_over(ha
     assert {promise.result(0).seat.world for promise in joins} == {2}
     story = "\n".join((*a.session.journal.story(), *b.session.journal.story()))
     assert "the record of node 'x' is passed over" in story
-    assert "a record under the id 'y' is passed over: it says 'z'" in story
+    assert "the record of node 'y' is passed over: it says 'z'" in story
 
 
 def test_a_register_that_cannot_be_read_is_told_to_whoever_asks(hall: Hall):

@@ -1,0 +1,56 @@
+"""Who came, who is still in the round before, and who has gone: what a node may say when its time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rdzv_core.machine.record import Record
+from rdzv_core.machine.standing import View, stand
+
+__all__ = ["attendance"]
+
+NAMED = 8
+"""Nodes that are named one by one; of more, a reader only wants to know how many."""
+
+
+def attendance(view: View, min_nodes: int) -> str:
+    """Say in one sentence and a piece of advice why no round was formed of these nodes, or could be.
+
+    Args:
+        view: The register, the live nodes, and the members of the register's round if they are known.
+        min_nodes: The fewest nodes that make a round.
+    """
+    standing, register = stand(view, overstayed=False), view.register
+    present = (*standing.returned, *standing.newcomers)
+    parts = [f"at the barrier are {len(present)} of at least {min_nodes} nodes ({_named(present)})"]
+    if register is not None and standing.inside:
+        parts.append(f"still in round {register.round}: {len(standing.inside)} ({_named(standing.inside)})")
+    if register is not None and standing.absent:
+        live = {record.node_id for record in view.records}
+        gone = sorted(node_id for node_id in view.members or () if node_id not in live)
+        names = f" ({_listed(gone)})" if gone else ""
+        parts.append(f"gone from round {register.round}: {standing.absent}{names}")
+    return f"{'; '.join(parts)}. {_advice(bool(standing.inside), len(present) < min_nodes)}"
+
+
+def _advice(occupied: bool, short: bool) -> str:
+    if occupied:
+        return (
+            "A new round waits until all members have left the one before, which each does when its agent takes "
+            "notice: look at what those still in it are doing."
+        )
+    if short:
+        return (
+            "Nodes that are missing have not reached the backend: check that every node uses this run id and "
+            "endpoint, or raise join_timeout."
+        )
+    return "These are enough: nobody has decided in time, or rank 0 did not open its store; see the log of the others."
+
+
+def _named(records: Sequence[Record]) -> str:
+    return _listed([record.who for record in records])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (", ".join(names[:NAMED]) or "nobody") + more
