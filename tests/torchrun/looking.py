@@ -41,8 +41,14 @@ def logged(node: Node, words: str, nth: int = -1) -> datetime:
 
 
 def re_formed_after(survivors: list[Node], since: datetime) -> float:
-    """Seconds from ``since`` to the last survivor's new round, less what torch took to stop the old workers."""
-    told = max(logged(node, "joins run") for node in survivors)
-    first_told = min(logged(node, "joins run") for node in survivors)
+    """Seconds from ``since`` until every survivor knew, and from the last one's return to the barrier until all were in
+    the next round: the rendezvous' part, without the time that torch takes to stop the old workers."""
+    told = max(logged(node, "is to leave round") for node in survivors)
+    returned = max(logged(node, "joins run") for node in survivors)
     complete = max(logged(node, "is complete") for node in survivors)
-    return ((first_told - since) + (complete - told)).total_seconds()
+    return ((told - since) + (complete - returned)).total_seconds()
+
+
+def leader(job: Job) -> Node:
+    """The node that decided the last round."""
+    return next(node for node in job.nodes.values() if "is decided with" in node.log())

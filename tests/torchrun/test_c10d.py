@@ -27,7 +27,7 @@ INTERVAL = 1.0
 TTL = 3 * INTERVAL
 MACHINE = 2.0
 """Seconds granted to a machine that runs several tests at once."""
-CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 2, "scale_up_delay": 1, "regroup_timeout": 0.2}
+CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 2, "scale_up_delay": 1}
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv_etcd import EtcdServer
+from rdzv_etcd import EtcdServer, EtcdV3RendezvousBackend
+from rdzv_etcd.target import target_of
 
 from tests.torchrun.etcd_cluster import Cluster
 from tests.torchrun.launcher import Job
@@ -62,7 +63,7 @@ def test_one_failed_worker_restarts_all_and_the_job_ends_well(etcd_job):
 
 
 def test_survivors_of_a_stopped_launcher_go_on_at_once(etcd_job, end):
-    job = etcd_job("2:3", arguments=[f"--until={end}"], conf={"regroup_timeout": 0.2})
+    job = etcd_job("2:3", arguments=[f"--until={end}"])
     for name in "abc":
         job.start(name)
     wait_for_world(job, 3, *"abc", within=60)
@@ -82,7 +83,7 @@ def test_survivors_of_a_stopped_launcher_go_on_at_once(etcd_job, end):
 
 def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(etcd_job, end):
     """Its workers live on and notice nothing, nor do the others': only the rendezvous can tell the survivors."""
-    job = etcd_job("2:3", worker="alone", arguments=[f"--until={end}"], conf={"regroup_timeout": 0.2})
+    job = etcd_job("2:3", worker="alone", arguments=[f"--until={end}"])
     for name in "abc":
         job.start(name)
     wait_for_world(job, 3, *"abc", within=60)
@@ -100,7 +101,7 @@ def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(etcd_job, end):
 
 
 def test_a_paused_node_is_missed_comes_back_learns_it_and_joins_anew(etcd_job, end):
-    job = etcd_job("1:2", worker="alone", max_restarts=1, arguments=[f"--until={end}"], conf={"regroup_timeout": 0.2})
+    job = etcd_job("1:2", worker="alone", max_restarts=1, arguments=[f"--until={end}"])
     job.start("stays")
     job.start("sleeps")
     wait_for_world(job, 2, "stays", "sleeps", within=60)
@@ -149,10 +150,13 @@ def test_a_spare_is_promoted_when_a_member_dies_and_ends_well_if_never_needed(et
 
 
 def test_an_id_is_free_again_after_its_closed_ttl(etcd_job, server):
+    back_door = EtcdV3RendezvousBackend(target_of(server.endpoint, {}, {}), "again")
     for _ in range(2):
         job = etcd_job("1", worker="alone", arguments=["--steps=3"], run_id="again")
         job.start("a")
         assert job.statuses(within=60) == {"a": 0}, job.story()
+        job.wait(lambda: back_door.get_state() is None, "the end of the news that the run is closed", 20)
+    back_door.close()
 
 
 # --- a cluster of three ------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv_redis import RedisServer
+from rdzv_redis import RedisRendezvousBackend, RedisServer
 
 from tests.torchrun.launcher import Job, Node
-from tests.torchrun.looking import re_formed_after, rounds, wait_for_world
+from tests.torchrun.looking import leader, re_formed_after, rounds, wait_for_world
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun")]
 
@@ -70,7 +70,7 @@ def test_one_failed_worker_restarts_all_and_the_job_ends_well(redis_job):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("victim_rank", [0, 1])
 def test_survivors_of_a_stopped_launcher_go_on_without_a_restart(redis_job, end, number, victim_rank):
-    job = redis_job("2:3", arguments=[f"--until={end}"], conf={"regroup_timeout": 0.2})
+    job = redis_job("2:3", arguments=[f"--until={end}"])
     for name in "abc":
         job.start(name)
     wait_for_world(job, 3, *"abc", within=60)
@@ -101,6 +101,7 @@ def test_a_launcher_stopped_in_its_first_wait_leaves_at_once(redis_job, number, 
         job.wait(lambda name=name: "joins run" in job.nodes[name].log(), f"{name} at the barrier")
     job.nodes[victim].signal(number)
     job.wait(lambda: job.nodes[victim].process.poll() is not None, "the end of the stopped launcher", 10)
+    assert "leaves run" in job.nodes[victim].log(), "it has said so, and was not found out after its TTL"
     assert job.nodes[victim].process.returncode == {signal.SIGTERM: 143, signal.SIGINT: -2}[number]
 
     job.start("third")
@@ -125,26 +126,29 @@ def test_survivors_of_a_killed_node_spend_one_restart_and_go_on(redis_job, end, 
 
     victim.kill()
     wait_for_world(job, 2, *survivors)
+    spent = [[line["restart_count"] for line in job.nodes[name].progress("begun")] for name in survivors]
+    assert [0, 1] in spent, "the first whose worker fails; it comes back, and the other is told before its own fails"
+    assert all(counts in ([0, 0], [0, 1]) for counts in spent)
 
     end.touch()
     statuses = job.statuses()
     assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
 
 
-@pytest.mark.parametrize("victim_rank", [0, 1])
-def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(redis_job, end, victim_rank):
+@pytest.mark.parametrize("led", [True, False], ids=["the leader", "another"])
+def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(redis_job, end, led):
     """Its workers live on and notice nothing, nor do the others': only the rendezvous can tell the survivors."""
-    job = redis_job("2:3", worker="alone", arguments=[f"--until={end}"], conf={"regroup_timeout": 0.2})
+    job = redis_job("2:3", worker="alone", arguments=[f"--until={end}"])
     for name in "abc":
         job.start(name)
     wait_for_world(job, 3, *"abc", within=60)
-    victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == victim_rank)
+    victim = next(n for n in job.nodes.values() if (n is leader(job)) == led)
     survivors = [n.name for n in job.nodes.values() if n is not victim]
 
     killed_at = datetime.now()
     victim.signal(signal.SIGKILL)
     wait_for_world(job, 2, *survivors)
-    assert re_formed_after([job.nodes[name] for name in survivors], killed_at) < TTL + 1.0 + INTERVAL + MACHINE
+    assert re_formed_after([job.nodes[name] for name in survivors], killed_at) < TTL + 1.0 + led * INTERVAL + MACHINE
 
     end.touch()
     statuses = job.statuses()
@@ -221,9 +225,30 @@ def test_a_member_that_restarts_does_not_wait_for_one_in_the_exit_barrier(redis_
 # --- (f) rank 0 dies before the round is usable ----------------------------------------------------------------
 
 
+def doomed_in(what: str) -> dict[str, str]:
+    """The environment of a node that stops at this step."""
+    return {"PYTHONPATH": str(Path(__file__).parent / "doomed"), "RDZV_TEST_DOOM": what}
+
+
+def test_a_member_that_dies_before_it_reaches_the_store_holds_nobody_up(redis_job):
+    """The others have their round by then, and torch's agents would wait for it on their main threads, and fail."""
+    job = redis_job("2:3", worker="alone", arguments=["--steps=3"], conf={"last_call_timeout": 5})
+    doomed = job.start("doomed", **doomed_in("connect"))
+    for name in "bc":
+        job.start(name)
+    job.wait(lambda: "would reach its store" in doomed.log(), "the doomed member seated", 60)
+    job.wait(lambda: all("is complete" in job.nodes[n].log() for n in "bc"), "the others in the round", 20)
+
+    doomed.kill()
+    job.wait(lambda: all(job.nodes[n].process.poll() is not None for n in "bc"), "the end of the others", 40)
+
+    assert [job.nodes[n].process.returncode for n in "bc"] == [0, 0], job.story()
+    assert sorted(rounds(job.nodes[n])[0] for n in "bc") == [(0, 2), (1, 2)]
+
+
 def test_rank_0_that_dies_before_it_publishes_its_store_holds_nobody_up(redis_job):
     job = redis_job("2:3", worker="alone", arguments=["--steps=3"], conf={"placement": "hint", "last_call_timeout": 5})
-    doomed = job.start("doomed", RDZV_RANK_HINT="0", PYTHONPATH=str(Path(__file__).parent / "doomed"))
+    doomed = job.start("doomed", RDZV_RANK_HINT="0", **doomed_in("host"))
     for name, hint in (("b", "1"), ("c", "2")):
         job.start(name, RDZV_RANK_HINT=hint)
     job.wait(lambda: "would open its store" in doomed.log(), "the doomed rank 0 seated", 60)
@@ -282,7 +307,7 @@ def test_a_server_that_stands_still_for_longer_than_the_ttl_declares_nobody_dead
 # --- (i) ids -----------------------------------------------------------------------------------------------------
 
 
-def test_two_ids_on_one_server_do_not_meet_and_an_id_is_free_again_after_its_closed_ttl(redis_job):
+def test_two_ids_on_one_server_do_not_meet_and_an_id_is_free_again_after_its_closed_ttl(redis_job, server):
     both = [redis_job("2", worker="alone", arguments=["--steps=20"]) for _ in range(2)]
     for job in both:
         job.start("a")
@@ -291,6 +316,9 @@ def test_two_ids_on_one_server_do_not_meet_and_an_id_is_free_again_after_its_clo
         assert job.statuses(within=60) == {"a": 0, "b": 0}, job.story()
         assert sorted(rounds(n)[0] for n in job.nodes.values()) == [(0, 2), (1, 2)]
 
+    back_door = RedisRendezvousBackend.connect(server.endpoint, both[0].run_id)
+    both[0].wait(lambda: back_door.get_state() is None, "the end of the news that the run is closed", 20)
+    back_door.close()
     again = redis_job("2", worker="alone", arguments=["--steps=3"], run_id=both[0].run_id)
     again.start("a")
     again.start("b")
