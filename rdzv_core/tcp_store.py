@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import socket
+import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +16,9 @@ from rdzv_core.errors import RendezvousConnectionError
 __all__ = ["BACKLOG", "listen_everywhere", "serve_tcp_store", "torch_distributed"]
 
 logger = logging.getLogger(__name__)
+
+_libuv_refused = threading.Event()
+"""It was tried in this process, and torch has said no; it complains on stderr each time."""
 
 BACKLOG = 4096
 """Connections that may wait to be taken in, where the system allows as many: all nodes come at one moment."""
@@ -41,21 +47,34 @@ def serve_tcp_store(host: str, listener: socket.socket, *, timeout: timedelta, u
         host: The name by which the store's own client reaches it.
         listener: The socket.
         timeout: How long ``get`` and ``wait`` of the store's own client wait.
-        use_libuv: As torch's; None for torch's default. A torch that was built without it does without.
+        use_libuv: As torch's; None for torch's default. A torch that was built without libuv does without, and so does
+            one whose libuv serves at no socket of others (2.6).
     """
+    if use_libuv is None and _libuv_refused.is_set():
+        use_libuv = False
     options: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "timeout": timeout}
     if use_libuv is not None:
         options["use_libuv"] = use_libuv
     tcp_store, port = torch_distributed().TCPStore, listener.getsockname()[1]
-    with listener.dup() as spare:  # a store that cannot be made may have closed the descriptor
+    with listener.dup() as spare:
+        descriptor = listener.detach()
         try:
-            return tcp_store(host, port, master_listen_fd=listener.detach(), **options)
+            return tcp_store(host, port, master_listen_fd=descriptor, **options)
         except RuntimeError as error:
+            _close_unless_closed(descriptor, spare)
             if "libuv" not in str(error) or use_libuv is False:
                 raise
-            logger.warning("this torch was built without libuv; the store is served without it")
+            _libuv_refused.set()
+            logger.warning("torch's libuv cannot serve the store here, so it is served without: %s", error)
             options["use_libuv"] = False
             return tcp_store(host, port, master_listen_fd=spare.detach(), **options)
+
+
+def _close_unless_closed(descriptor: int, same: socket.socket) -> None:
+    """Close what a store that could not be made may have left open, or closed, for others to open a file under it."""
+    with suppress(OSError):
+        if os.path.sameopenfile(descriptor, same.fileno()):
+            os.close(descriptor)
 
 
 def torch_distributed() -> Any:

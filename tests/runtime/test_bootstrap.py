@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import timedelta
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_core import tcp_store
 from rdzv_core.endpoint import Endpoint, parse_endpoint
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.machine.follow import Seat
@@ -20,7 +22,7 @@ from rdzv_core.machine.register import Bootstrap
 from rdzv_core.runtime.bootstrap import TCPBootstrap, shares_agent_store
 from rdzv_core.runtime.handler import DynamicRendezvousHandler
 from rdzv_core.runtime.localhost import check_own_address, own_address
-from rdzv_core.tcp_store import listen_everywhere
+from rdzv_core.tcp_store import listen_everywhere, serve_tcp_store
 from rdzv_core.testing.memory import MemoryBackend
 from rdzv_core.testing.suite import Waiting
 from tests.runtime.party import PATIENT, RUN, SOON, Party
@@ -167,6 +169,33 @@ def test_where_ipv6_is_switched_off_ipv4_is_listened_on_alone(monkeypatch: pytes
     monkeypatch.setattr(socket, "create_server", without_ipv6)
     with listen_everywhere(0) as listener:
         assert listener.family == socket.AF_INET
+
+
+@pytest.mark.needs_torch
+def test_a_socket_that_libuv_does_not_take_is_not_left_open(monkeypatch: pytest.MonkeyPatch):
+    """torch 2.6 has it so: libuv by default, and a refusal that forgets the socket. The port would be lost for good."""
+    import torch.distributed as dist
+
+    def as_in_torch_26(*args: Any, **options: Any) -> Any:
+        asked.append(options.get("use_libuv"))
+        if options.get("use_libuv") is not False:
+            raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd.")
+        return real(*args, **options)
+
+    real, asked = dist.TCPStore, []
+    monkeypatch.setattr(dist, "TCPStore", as_in_torch_26)
+    monkeypatch.setattr(tcp_store, "_libuv_refused", threading.Event())
+    ports = []
+    for _ in range(2):
+        listener = listen_everywhere(0)
+        ports.append(listener.getsockname()[1])
+        server = serve_tcp_store(HERE, listener, timeout=timedelta(seconds=5))
+        server.set("key", "value")
+        del server
+    gc.collect()
+    for port in ports:
+        listen_everywhere(port).close()
+    assert asked == [None, False, False], "it is not asked again what it has refused"
 
 
 @pytest.mark.needs_torch

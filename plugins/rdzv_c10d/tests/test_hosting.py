@@ -200,6 +200,7 @@ def test_a_torch_without_libuv_is_done_without(open_source, here, monkeypatch, c
         return real(*args, **options)
 
     monkeypatch.setattr(dist, "TCPStore", without_libuv)
+    monkeypatch.setattr("rdzv_core.tcp_store._libuv_refused", threading.Event())
     source = open_source(here, is_host=True)
     source.open()[0].set("key", b"value")
     assert asked[:2] == [None, False]

@@ -34,6 +34,7 @@ _Value: TypeAlias = "bytes | bytearray | memoryview | str"
 _T = TypeVar("_T")
 
 # Every store ever made, clones too: C++ does not keep the Python half of one alive.
+_QueueEmptyError: type[Exception] = getattr(dist, "QueueEmptyError", dist.DistStoreError)  # torch 2.6 has none
 _ALIVE: list[RedisStore] = []
 
 
@@ -249,7 +250,7 @@ class RedisStore(dist.Store):  # type: ignore[misc]
 
         if not take():
             if not block:
-                raise dist.QueueEmptyError(f"The queue {key!r} of run {self._keys.run_id!r} is empty.")
+                raise _QueueEmptyError(f"The queue {key!r} of run {self._keys.run_id!r} is empty.")
             self._listen([key], end, take)
         return taken[0]
 
