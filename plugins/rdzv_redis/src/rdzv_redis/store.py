@@ -33,8 +33,9 @@ __all__ = ["RedisStore"]
 _Value: TypeAlias = "bytes | bytearray | memoryview | str"
 _T = TypeVar("_T")
 
-# Every store ever made, clones too: C++ does not keep the Python half of one alive.
 _QueueEmptyError: type[Exception] = getattr(dist, "QueueEmptyError", dist.DistStoreError)  # torch 2.6 has none
+
+# Every store ever made, clones too: C++ does not keep the Python half of one alive.
 _ALIVE: list[RedisStore] = []
 
 
