@@ -338,8 +338,8 @@ def _waiting(standing: Standing, rules: Rules) -> int:
         newcomers = [] if finishing else [r for r in newcomers if r.steady]
     waiting = len(standing.returned) + len(newcomers)
     inside = len(standing.inside)
-    grows = min(rules.max_nodes, inside + waiting) > inside
-    return waiting if grows else len(standing.returned)
+    # A member that has left always counts: those inside are then fewer than the most that may be.
+    return waiting if min(rules.max_nodes, inside + waiting) > inside else 0
 
 
 def _lost(standing: Standing, rules: Rules, policy: Policy) -> int:

@@ -157,7 +157,7 @@ MUTATIONS = {
             without(
                 deciding,
                 "_waiting",
-                ("> inside\n", "> inside + standing.absent + len(standing.returned)\n"),
+                ("> inside else 0", "> inside + standing.absent + len(standing.returned) else 0"),
             ),
         ),
         kinds=("Crash", "FailWorkers", "leaving"),
@@ -249,6 +249,13 @@ MUTATIONS = {
         ),
         kinds=LOSSES,
         laws=frozenset({"I4", "I5", "I7"}),
+    ),
+    "an old life is written over a new one": Mutation(
+        rule="13",
+        says="a node publishes its register again only in the same life; another life supersedes it",
+        changes=lambda: (without(acting, "follow", ("stored.life == known.life and ", "")),),
+        kinds=("another life",),
+        laws=frozenset({"I3"}),
     ),
     "no rollcall": Mutation(
         rule="13",
