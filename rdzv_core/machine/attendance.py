@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rdzv_core.machine.record import Record
+from rdzv_core.machine.rules import Rules
 from rdzv_core.machine.standing import View, stand
 
 __all__ = ["attendance"]
@@ -13,16 +14,21 @@ NAMED = 8
 """Nodes that are named one by one; of more, a reader only wants to know how many."""
 
 
-def attendance(view: View, min_nodes: int) -> str:
+def attendance(view: View, rules: Rules) -> str:
     """Say in one sentence and a piece of advice why no round was formed of these nodes, or could be.
 
     Args:
         view: The register, the live nodes, and the members of the register's round if they are known.
-        min_nodes: The fewest nodes that make a round.
+        rules: What this node was told.
     """
     standing, register = stand(view, overstayed=False), view.register
-    present = (*standing.returned, *standing.newcomers)
-    parts = [f"at the barrier are {len(present)} of at least {min_nodes} nodes ({_named(present)})"]
+    came = (*standing.returned, *standing.newcomers)
+    present = [record for record in came if (record.min_nodes, record.max_nodes) == (rules.min_nodes, rules.max_nodes)]
+    others = [record for record in came if record not in present]
+    parts = [f"at the barrier are {len(present)} of at least {rules.min_nodes} nodes ({_named(present)})"]
+    if others:
+        ours = f"{rules.min_nodes}:{rules.max_nodes}"
+        parts.append(f"with another --nnodes than {ours}: {len(others)} ({_named(others)})")
     if register is not None and standing.inside:
         parts.append(f"still in round {register.round}: {len(standing.inside)} ({_named(standing.inside)})")
     if register is not None and standing.absent:
@@ -30,10 +36,13 @@ def attendance(view: View, min_nodes: int) -> str:
         gone = sorted(node_id for node_id in view.members or () if node_id not in live)
         names = f" ({_listed(gone)})" if gone else ""
         parts.append(f"gone from round {register.round}: {standing.absent}{names}")
-    return f"{'; '.join(parts)}. {_advice(bool(standing.inside), len(present) < min_nodes)}"
+    advice = _advice(bool(standing.inside), bool(others), len(present) < rules.min_nodes)
+    return f"{'; '.join(parts)}. {advice}"
 
 
-def _advice(occupied: bool, short: bool) -> str:
+def _advice(occupied: bool, mixed: bool, short: bool) -> str:
+    if mixed:
+        return "Start all nodes with the same --nnodes."
     if occupied:
         return (
             "A new round waits until all members have left the one before, which each does when its agent takes "

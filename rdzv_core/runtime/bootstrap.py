@@ -29,7 +29,7 @@ def shares_agent_store() -> bool:
 
 
 class BootstrapStores(Protocol):
-    """Opens and connects the stores of rounds. Called from threads that may block; one at a time per handler."""
+    """Opens and connects the stores of rounds. Called from threads that may block."""
 
     def locate(self) -> str:
         """Find the address by which other nodes reach this one; asked first, and only if the handler was given none.
@@ -88,7 +88,8 @@ class TCPBootstrap:
         self._store = store
         self._ports = ports
         self._servers: dict[str, Any] = {}
-        self._connected = ""
+        self._hosted = ""  # the newest round that this node opened a store for
+        self._connected, self._connected_round = "", 0  # the newest that it has reached the store of
 
     def locate(self) -> str:
         """The address of this machine that leads to the store."""
@@ -110,7 +111,7 @@ class TCPBootstrap:
         self._keep_servers(self._connected)
         with self._listen() as listener:
             server = serve_tcp_store(self._local_addr, listener, timeout=self._timeout)
-        self._servers[seat.round_id] = server
+        self._servers[seat.round_id], self._hosted = server, seat.round_id
         return Bootstrap(addr=self._local_addr, port=server.port)
 
     def _listen(self) -> socket.socket:
@@ -150,8 +151,10 @@ class TCPBootstrap:
                 wait_for_workers=False,
                 timeout=self._timeout,
             )
-        self._keep_servers(self._connected, seat.round_id)
-        self._connected = seat.round_id
+        # A connection of a round that was given up may come about when the next one has begun.
+        self._keep_servers(self._connected, seat.round_id, self._hosted)
+        if seat.round > self._connected_round:
+            self._connected, self._connected_round = seat.round_id, seat.round
         prefix = f"rdzv/{self._run_id}/{seat.round}/{seat.round_id}"
         return distributed.PrefixStore(prefix, store)
 

@@ -281,6 +281,7 @@ class Following(Presence):
             closed = answer.closed
             self.emit(RunClosed(by=closed.by, outcome=closed.outcome, reason=closed.reason, **self._about))
         self.waiting = 0
+        self.closed = True
         if self._done:
             self.released = self.released or answer.why
         if self._joining is None:

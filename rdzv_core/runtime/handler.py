@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
+import math
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from random import Random, SystemRandom
+from time import monotonic
 from typing import Any
 
 from rdzv_core.api import (
@@ -29,7 +31,12 @@ from rdzv_core.api import (
 )
 from rdzv_core.backend import CoordinationBackend, RendezvousBackend
 from rdzv_core.endpoint import Endpoint
-from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
+from rdzv_core.errors import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from rdzv_core.events import Event, JoinVetoed, fan_out
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, describe, doubts, read_options, ttl_of
@@ -52,6 +59,10 @@ SLACK_SECONDS = 5.0
 """Seconds beyond a deadline after which the session itself must be stuck."""
 
 _local_ids = itertools.count()
+
+
+class _StoreLostError(RendezvousConnectionError):
+    """The store of a round was lost before the round could be used."""
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
@@ -209,17 +220,25 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         self._joined_well = False
         self._ask_before_joining()
-        join_timeout = self._settings.timeout.join.total_seconds()
-        try:
-            joined: Joined = self._ask(lambda promise: Join(join_timeout, promise), None)
-        except RendezvousError:
-            raise
-        except BaseException:  # out of a signal handler, such as Ctrl-C
-            self._runner.post(Abandon())
-            raise
-        info = self._info(joined)
-        self._joined_well = True
-        return info
+        limit = self._settings.timeout.join.total_seconds()
+        deadline = math.inf
+        while True:
+            try:
+                joined: Joined = self._ask(lambda promise: Join(limit, promise), None)
+                info = self._info(joined)
+            except _StoreLostError as lost:
+                logger.warning("%s; this node joins again", lost.message)
+                deadline = min(deadline, monotonic() + limit)
+                if monotonic() >= deadline:
+                    raise
+            except RendezvousError:
+                raise
+            except BaseException:  # out of a signal handler, such as Ctrl-C
+                self._runner.post(Abandon())
+                raise
+            else:
+                self._joined_well = True
+                return info
 
     def is_closed(self) -> bool:
         """Read the register, and say whether the run is closed."""
@@ -294,6 +313,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._runner.post(Finish())
 
     @property
+    def stands(self) -> bool:
+        """Whether the round that this node last returned from still stands, as far as is known without asking."""
+        return not self._runner.ended and not self._session.closed and self.num_nodes_waiting() == 0
+
+    @property
     def released(self) -> str | None:
         """After :meth:`finish`: why this node need not wait for the others any longer; None if it must."""
         return self._session.released
@@ -355,12 +379,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
             port = self._stores.port_for_workers() if seat.rank == 0 else None
             try:
                 bootstrap = RendezvousStoreInfo.build(
-                    seat.rank, joined.store, local_addr=self._session.addr, server_port=port
+                    seat.rank,
+                    joined.store,
+                    local_addr=self._session.addr,
+                    server_port=port,
+                    timeout=timedelta(seconds=self.options["bootstrap_timeout"]),
                 )
-            except RendezvousError:
+            except RendezvousStateError:
                 raise
             except Exception as error:  # each store has errors of its own
-                raise RendezvousConnectionError(
+                raise _StoreLostError(
                     f"The store of round {seat.round} of run '{self._settings.run_id}' was lost before rank 0 had told "
                     f"where the workers are to meet: {error}"
                 ) from error

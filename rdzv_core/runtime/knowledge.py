@@ -103,6 +103,7 @@ class Knowledge:
         inbox: Messages, oldest first. Appending is atomic; the driver is to be woken after it.
         waiting: What ``num_nodes_waiting()`` answers now.
         released: Why a node whose workers have finished need not wait for others any longer; None if it must.
+        closed: The run is closed, as far as this node knows.
         left_behind: Why this node, finished, is out of a run in which others have re-formed; it must not close it.
         failure: The error that the next call of a user is to raise, if the store was away for too long.
     """
@@ -114,6 +115,7 @@ class Knowledge:
         self.waiting = 0
         self.released: str | None = None
         self.left_behind: str | None = None
+        self.closed = False
         self.failure: RendezvousError | None = None
         self.journal = Journal(clock)
         self.seat: Seat | None = None
@@ -168,7 +170,6 @@ class Knowledge:
         self._attempts = 0
         self._retry_at = 0.0
         self._last_cause = ""
-        self._fault: RendezvousError | None = None
 
     @property
     def node_id(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -48,6 +49,9 @@ WATCH_SECONDS = 60.0
 
 QUICK_SECONDS = 0.1
 """Seconds; a wait that ends without news within this time is not begun again before it has passed."""
+
+FAULT_PAUSE = 0.2
+"""Seconds; a session that breaks does not spin."""
 
 RETRY_SECONDS = 1.0
 """Seconds that a watcher pauses after an error, about; the session has its own, quicker retries."""
@@ -131,11 +135,18 @@ class Runner:
     # --- the session -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        told: set[str] = set()
         try:
-            self._drive(self.session.run())
-        except Exception as error:
-            logger.exception("the rendezvous session ended by a fault of its own")
-            self.session.fail(error)
+            while True:
+                try:
+                    self._drive(self.session.run())
+                    break
+                except Exception as error:
+                    if repr(error) not in told:
+                        told.add(repr(error))
+                        logger.exception("the rendezvous session met a fault of its own; it goes on")
+                    self.session.bear_fault(error)
+                    time.sleep(FAULT_PAUSE)
         finally:
             self._ended.set()
             self._return_mail()

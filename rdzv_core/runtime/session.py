@@ -170,7 +170,7 @@ class Session(Following):
         self._hosting = self._connecting = ""
         self._claiming = self._steady = self._done = False
         self.released = self.left_behind = None
-        self.waiting = 0
+        self.waiting, self.closed = 0, False
         self._parting = False
         self._joining = Joining(join=join, since=now, deadline=now + join.timeout)
         self._must_announce = True
@@ -279,7 +279,7 @@ class Session(Following):
         waited = self._clock.monotonic() - joining.since
         return (
             f"Round {number} of run '{settings.run_id}' (backend '{settings.backend}') did not complete in "
-            f"{waited:.0f} s: {attendance(view, self._rules.min_nodes)}"
+            f"{waited:.0f} s: {attendance(view, self._rules)}"
         )
 
     def _lost_store(self, error: RendezvousConnectionError) -> None:
@@ -347,25 +347,23 @@ class Session(Following):
         self._closes.clear()
         self._looks.clear()
 
-    def fail(self, error: Exception) -> None:
-        """Tell everybody who waits, now or later, that the session has ended by a fault of its own.
+    def bear_fault(self, error: Exception) -> None:
+        """Tell everybody who waits of a fault of ours, and go on with the next turn of :meth:`run` after a while.
 
-        Workers that run are left alone: only who wants something of this session is told.
+        Running workers are left alone, and the node stays known if it can.
         """
         fault = RendezvousError(
-            f"The session of run '{self._settings.run_id}' ended by a fault of rdzv-core: {type(error).__name__}: "
+            f"The session of run '{self._settings.run_id}' met a fault of rdzv-core: {type(error).__name__}: "
             f"{error}. Please report it with the trace in the log."
         )
-        self._fault = self._told(fault)
         self._fail_join(fault)
         self._fail_requests(fault)
-        self._reject_all()
+        self._retry_at = self._clock.monotonic() + SLOWEST_RETRY
 
     def refuse_mail(self) -> None:
         """Refuse the messages that came too late: the session is over."""
         gone = self._told(
-            self._fault
-            or self.failure
+            self.failure
             or RendezvousClosedError(
                 f"This node has left run '{self._settings.run_id}'; make a new handler to join again."
             )

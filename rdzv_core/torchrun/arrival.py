@@ -3,23 +3,25 @@
 An agent that has its round exchanges roles with all the others over the round's store, on its main thread, and its
 launcher ends if one of them is silent: a member that died on its way, or that cannot reach the store, would end the job
 for all. So nobody returns to its agent before all members have reached the store; and while it waits it can be told
-that the round is not to be.
+that the round is not to be. Whether it is to be is one verdict for all, by compare-and-set: whoever is last to come, or
+first to give up.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from datetime import timedelta
 from time import monotonic
 from typing import Any
 
 import torch.distributed as dist
 
+from rdzv_core.torchrun.aside import Aside, key_came
+
 __all__ = ["all_arrive"]
 
-COUNT, ALL = "rdzv/arrived", "rdzv/all_arrived"
-SLICE = timedelta(seconds=0.25)
-"""How long to wait before asking whether the round still stands; the last to come wakes all at once."""
+COUNT, VERDICT = "rdzv/arrived", "rdzv/verdict"
+ALL_CAME, GIVEN_UP = b"all came", b"given up"
 
 
 def all_arrive(store: Any, world: int, stands: Callable[[], bool], timeout: float) -> bool:
@@ -32,19 +34,23 @@ def all_arrive(store: Any, world: int, stands: Callable[[], bool], timeout: floa
         timeout: Seconds to wait at most.
 
     Returns:
-        Whether all have come. If not, the round is lost for this node: it is to join the next.
+        Whether all have come. If not, the round is lost, for all of them: this node is to join the next.
     """
+
+    def arrive(told_to_end: threading.Event) -> bool:
+        if store.add(COUNT, 1) == world:
+            return _verdict(store, ALL_CAME)
+        if key_came(store, [VERDICT], told_to_end):
+            return bytes(store.get(VERDICT)) == ALL_CAME
+        return _verdict(store, GIVEN_UP)
+
     deadline = monotonic() + timeout
     try:
-        if store.add(COUNT, 1) == world:
-            store.set(ALL, b"")
-        while True:
-            try:
-                store.wait([ALL], SLICE)
-            except dist.DistStoreError:
-                if not stands() or monotonic() >= deadline:
-                    return False
-            else:
-                return True
-    except dist.DistNetworkError:
+        return bool(Aside(arrive).result(lambda: stands() and monotonic() < deadline))
+    except dist.DistError:
         return False  # rank 0 has gone, and its store with it
+
+
+def _verdict(store: Any, mine: bytes) -> bool:
+    """Give the verdict if nobody has before; whether it is that all have come."""
+    return bytes(store.compare_set(VERDICT, "", mine.decode())) == ALL_CAME

@@ -30,8 +30,8 @@ _COUNTERPARTS: dict[type[RendezvousError], type[Exception]] = {
 
 def as_torch_error(error: RendezvousError) -> Exception:
     """The same error in torch's class, with the same text."""
-    kind: type[Exception] = _COUNTERPARTS.get(type(error), torch_api.RendezvousError)
-    return kind(str(error))
+    kinds = (_COUNTERPARTS[kind] for kind in type(error).__mro__ if kind in _COUNTERPARTS)
+    return next(kinds, torch_api.RendezvousError)(str(error))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class TorchrunHandler(torch_api.RendezvousHandler):  # type: ignore[misc] # torc
     def next_rendezvous(self) -> Any:
         """Wait for a round with this node; see :meth:`DynamicRendezvousHandler.next_rendezvous`."""
         self._signals.wrap()
-        with self._signals.first_wait(), torch_errors():
+        with self._signals.stand_in(), torch_errors():
             info = self._meet()
         self._store = AgentStore(info.store, self._handler)  # kept: C++ holds only half of a Python store
         bootstrap = info.bootstrap_store_info
@@ -98,22 +99,24 @@ class TorchrunHandler(torch_api.RendezvousHandler):  # type: ignore[misc] # torc
 
     def _meet(self) -> RendezvousInfo:
         """Join until all members of a round have reached its store."""
-        patience = self._handler.settings.timeout.join.total_seconds()
-        # A member that cannot reach the store gives each round up, until its own join timeout ends that.
-        deadline = time.monotonic() + 2 * patience
+        # A member that cannot reach it gives up within one bootstrap_timeout.
+        patience = 2 * self._handler.options["bootstrap_timeout"]
+        deadline = math.inf
         while True:
             info = self._handler.next_rendezvous()
             if info.world_size == 1 or all_arrive(info.store, info.world_size, self._stands, patience):
                 return info
+            logger.warning("not all members reached the store of the round; this node joins again")
+            limit = self._handler.settings.timeout.join.total_seconds()
+            deadline = min(deadline, time.monotonic() + limit)
             if time.monotonic() >= deadline:
                 raise RendezvousTimeoutError(
-                    f"Run '{self.get_run_id()}' has had no round for {2 * patience:.0f} s whose members all reached "
-                    f"its store: see the logs of those that give rounds up. Is a port open between all nodes?"
+                    f"For {limit:.0f} s run '{self.get_run_id()}' has had no round whose members all reached its "
+                    f"store; see the logs of those that gave it up. Are the ports between all nodes open?"
                 )
-            logger.warning("not all members reached the store of the round; this node joins again")
 
     def _stands(self) -> bool:
-        return self._handler.num_nodes_waiting() == 0
+        return self._handler.stands
 
     def num_nodes_waiting(self) -> int:
         """For how many nodes to re-form; raises nothing but the end of the store's outage timeout."""

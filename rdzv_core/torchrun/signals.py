@@ -2,7 +2,7 @@
 
 Survivors' workers fail on a broken collective half a second after a peer's workers have died, and with
 ``--max-restarts=0`` that ends their job. If the leave comes first, they re-form instead. So while torch has no
-handlers yet (in the first wait) we install our own, and afterwards torch's are wrapped; they are installed anew at
+handlers yet we install our own, and afterwards torch's are wrapped; they are installed anew at
 every start of workers, so they are wrapped again whenever the main thread passes by.
 """
 
@@ -46,10 +46,10 @@ class LeaveSignals:
                 signal.signal(number, _Wrapped(self, present))
 
     @contextmanager
-    def first_wait(self) -> Iterator[None]:
-        """As long as nobody handles a signal, leave and end the process by it, with the status that a shell expects.
+    def stand_in(self) -> Iterator[None]:
+        """While nobody handles a signal, leave and end the process by it, with the status that a shell expects.
 
-        That goes on after the wait, until torch installs its own handlers or :meth:`restore` is called.
+        That goes on after the block, until torch installs its own handlers or :meth:`restore` is called.
         """
         if self._may_install():
             for number in _signals():
@@ -62,7 +62,7 @@ class LeaveSignals:
             raise
 
     def restore(self) -> None:
-        """Put back what :meth:`first_wait` has replaced and nobody else has since."""
+        """Put back what :meth:`stand_in` has replaced and nobody else has since."""
         if not self._may_install():
             return
         for number, before in self._replaced.items():

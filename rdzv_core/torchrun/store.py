@@ -15,14 +15,12 @@ from typing import Any
 import torch.distributed as dist
 
 from rdzv_core.runtime.handler import DynamicRendezvousHandler
+from rdzv_core.torchrun.aside import Aside, key_came
 
 __all__ = ["AgentStore"]
 
 TERMINAL = "torchelastic/agent/terminal_state"
 """The prefix of the keys of torch's exit barrier."""
-
-SLICE = timedelta(seconds=0.25)
-"""How long the exit barrier waits before it asks whether to go on; the last to come still wakes it at once."""
 
 
 class AgentStore(dist.Store):  # type: ignore[misc] # torch has no types here
@@ -56,20 +54,14 @@ class AgentStore(dist.Store):  # type: ignore[misc] # torch has no types here
         if not any(key.startswith(TERMINAL) for key in keys):
             self._store.wait(keys, *([] if timeout is None else [timeout]))
             return
-        deadline = time.monotonic() + (timeout or self._store.timeout).total_seconds()
-        while True:
-            left = timedelta(seconds=max(0.001, deadline - time.monotonic()))
-            try:
-                self._store.wait(keys, min(SLICE, left))
-            except dist.DistStoreError:
-                if self._handler.released is not None:
-                    raise dist.DistStoreError(
-                        f"The exit barrier ends early, and this node ends well: {self._handler.released}"
-                    ) from None
-                if time.monotonic() >= deadline:
-                    raise
-            else:
-                return
+        seconds = (timeout or self._store.timeout).total_seconds()
+        deadline = time.monotonic() + seconds
+        waiting = Aside(lambda told_to_end: key_came(self._store, keys, told_to_end))
+        if waiting.result(lambda: self._handler.released is None and time.monotonic() < deadline):
+            return
+        if self._handler.released is not None:
+            raise dist.DistStoreError(f"The exit barrier ends early, and this node ends well: {self._handler.released}")
+        raise dist.DistStoreError(f"The exit barrier was not passed within {seconds:g} s: {', '.join(keys)}")
 
     # --- everything else is passed on --------------------------------------------------------------------
 

@@ -52,20 +52,25 @@ def view(*records: Record, members: dict[str, int] | None = None) -> View:
             "nobody has decided in time, or rank 0 did not open its store; see the log of the others.",
         ),
         (
+            view(record("a"), record("b", min_nodes=3, max_nodes=3)),
+            "at the barrier are 1 of at least 2 nodes (a (host-a, pid 7)); with another --nnodes than 2:4: 1 (b "
+            "(host-b, pid 7)). Start all nodes with the same --nnodes.",
+        ),
+        (
             view(record("a", claim=Claim(round=9, round_id="elsewhere")), record("b")),
             "at the barrier are 1 of at least 2 nodes (b (host-b, pid 7)). Nodes that are missing have not reached "
             "the backend: check that every node uses this run id and endpoint, or raise join_timeout.",
         ),
     ],
-    ids=["nobody", "alone", "one stays, one has gone", "enough", "adrift"],
+    ids=["nobody", "alone", "one stays, one has gone", "enough", "other rules", "adrift"],
 )
 def test_it_says_who_came_who_stays_and_who_has_gone(seen: View, expected: str):
-    assert attendance(seen, 2) == expected
+    assert attendance(seen, RULES) == expected
 
 
 def test_of_many_nodes_the_first_eight_are_named():
-    said = attendance(view(*(record(f"n{i:02}") for i in range(12))), 20)
-    assert "12 of at least 20 nodes (n00 (" in said
+    said = attendance(view(*(record(f"n{i:02}") for i in range(12))), RULES)
+    assert "12 of at least 2 nodes (n00 (" in said
     assert "n07 (host-n07, pid 7) and 4 more)" in said
     assert "n08" not in said
 
@@ -73,5 +78,5 @@ def test_of_many_nodes_the_first_eight_are_named():
 def test_members_that_nobody_can_name_are_counted():
     register = Register(life="life", revision=1, write_id="w", rules=RULES, round=3, round_id="r3", world=3)
     here = record("a", claim=Claim(round=3, round_id="r3"))
-    said = attendance(View(register=register, records=(here,)), 2)
+    said = attendance(View(register=register, records=(here,)), RULES)
     assert "still in round 3: 1 (a (host-a, pid 7)); gone from round 3: 2. A new round" in said

@@ -63,6 +63,31 @@ def test_members_of_a_round_share_what_they_write(rank0: TCPBootstrap):
 
 
 @pytest.mark.needs_torch
+def test_a_store_that_is_lost_before_workers_were_told_costs_a_round_and_no_more(party: Party, monkeypatch):
+    """With stores of their own for workers, rank 0 tells where by the round's store; it may die before it does."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+
+    class Dead:
+        """A store whose host has gone."""
+
+        def get(self, key: str) -> bytes:
+            raise ConnectionResetError("Connection reset by peer")
+
+        def set(self, key: str, value: bytes) -> None:
+            raise ConnectionResetError("Connection reset by peer")
+
+    class DiesInRound1(TCPBootstrap):
+        def connect(self, seat: Seat, address: Bootstrap) -> Any:
+            return Dead() if seat.round == 1 else super().connect(seat, address)
+
+    guests = [party.guest(2, 2, HERE, stores=DiesInRound1(run_id=RUN, local_addr=HERE, timeout=5.0)) for _ in range(2)]
+    joining = [guest.joins() for guest in guests]
+    infos = [waiting.result(within=SOON) for waiting in joining]
+    assert {info.world_size for info in infos} == {2}
+    assert party.register.round >= 2
+
+
+@pytest.mark.needs_torch
 def test_each_round_has_a_new_server_also_when_rank_0_stays(rank0: TCPBootstrap):
     """torch's c10d keeps it: restarted workers then meet the keys of those before them, and hang."""
     ports = []
@@ -88,6 +113,23 @@ def test_a_server_lives_until_the_round_after_its_own_is_complete(rank0: TCPBoot
     rank0.close()
     gc.collect()
     assert not any(accepts(port) for port in ports)
+
+
+@pytest.mark.needs_torch
+def test_a_late_connection_of_a_round_that_was_given_up_takes_no_newer_store_away(rank0: TCPBootstrap):
+    other = tcp()
+    slow = other.host(seat(1))
+    ours = rank0.host(seat(2))
+    rank0.connect(seat(1, rank=1), slow)
+    gc.collect()
+    assert accepts(ours.port)
+    rank0.connect(seat(2), ours)
+    rank0.connect(seat(1, rank=1), slow)
+    later = rank0.host(seat(3))
+    gc.collect()
+    assert accepts(ours.port), "that of the round before may still be in use"
+    assert accepts(later.port)
+    other.close()
 
 
 @pytest.mark.needs_torch

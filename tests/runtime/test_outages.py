@@ -168,21 +168,34 @@ def test_a_join_timeout_tells_its_story(party: Party):
 def test_a_fault_of_ours_is_told_to_whoever_waits_and_to_whoever_comes_later(party: Party, caplog, monkeypatch):
     guest = party.guest(1, 1)
     monkeypatch.setattr(guest.line, "announce", lambda *args: None)
-    for call in (guest.handler.next_rendezvous, guest.handler.next_rendezvous, guest.handler.is_closed):
-        with pytest.raises(RendezvousError, match="ended by a fault of rdzv-core: TypeError: ") as told:
-            call()
+    for _ in range(2):
+        with pytest.raises(RendezvousError, match="met a fault of rdzv-core: TypeError: ") as told:
+            guest.handler.next_rendezvous()
         assert type(told.value) is RendezvousError
-    assert "ended by a fault of its own" in caplog.text
+    assert caplog.text.count("met a fault of its own; it goes on") == 1, "the same one is told once"
+    monkeypatch.undo()
+    assert guest.handler.next_rendezvous().world_size == 1
 
 
-def test_a_fault_of_ours_leaves_the_workers_alone(party: Party, caplog, monkeypatch):
+def test_a_fault_of_ours_leaves_the_workers_alone_and_the_node_is_heard_of_again(party: Party, caplog, monkeypatch):
     """They may end well without another round; torch's agent would stop them at once for an error here."""
+    guests = [party.guest(1, 2, options=BRISK) for _ in range(2)]
+    party.meet(*guests)
+    monkeypatch.setattr(guests[1].line, "pulse", lambda *args, **kwargs: None)
+    party.until("the session has met it", lambda: "met a fault of its own" in caplog.text)
+    assert guests[1].handler.num_nodes_waiting() == 0
+    party.until("it is taken for dead", lambda: guests[0].handler.num_nodes_waiting() > 0)
+    monkeypatch.undo()
+    party.until("it is known again", lambda: len(party.records) == 2)
+    guests[1].handler.leave("the test is over")
+
+
+def test_a_fault_that_stays_does_not_keep_a_node_from_ending(party: Party, monkeypatch):
     guest = party.guest(1, 1, options=BRISK)
     party.meet(guest)
-    monkeypatch.setattr(guest.line, "pulse", lambda *args, **kwargs: None)
-    party.until("the session has ended", lambda: "ended by a fault of its own" in caplog.text)
-    assert guest.handler.num_nodes_waiting() == 0
-    assert guest.handler.shutdown() is True
+    for name in ("pulse", "withdraw"):
+        monkeypatch.setattr(guest.line, name, lambda *args, **kwargs: 1 / 0)
+    assert guest.handler.leave("it is time", timeout=0.5) is True
 
 
 def test_a_watcher_that_breaks_is_told_and_the_node_goes_on(party: Party, caplog, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from tests.torchrun.launcher import Job, Node
@@ -34,16 +35,20 @@ def wait_for_world(job: Job, world: int, *names: str, within: float = 40.0) -> N
     assert ranks == list(range(world)) or len(names) < world
 
 
+TOLD = "is to leave round|went on without"
+"""What a member says when it learns that its round is over."""
+
+
 def logged(node: Node, words: str, nth: int = -1) -> datetime:
-    """When the node's rendezvous said these words, the last time or the nth."""
-    lines = [line for line in node.log().splitlines() if line.startswith("[rdzv]") and words in line]
+    """When the node's rendezvous said one of these words, the last time or the nth."""
+    lines = [line for line in node.log().splitlines() if line.startswith("[rdzv]") and re.search(words, line)]
     return datetime.strptime(" ".join(lines[nth].split()[1:3]), "%Y-%m-%d %H:%M:%S,%f")
 
 
 def re_formed_after(survivors: list[Node], since: datetime) -> float:
     """Seconds from ``since`` until every survivor knew, and from the last one's return to the barrier until all were in
     the next round: the rendezvous' part, without the time that torch takes to stop the old workers."""
-    told = max(logged(node, "is to leave round") for node in survivors)
+    told = max(logged(node, TOLD) for node in survivors)
     returned = max(logged(node, "joins run") for node in survivors)
     complete = max(logged(node, "is complete") for node in survivors)
     return ((told - since) + (complete - returned)).total_seconds()
@@ -51,4 +56,5 @@ def re_formed_after(survivors: list[Node], since: datetime) -> float:
 
 def leader(job: Job) -> Node:
     """The node that decided the last round."""
-    return next(node for node in job.nodes.values() if "is decided with" in node.log())
+    deciders = [node for node in job.nodes.values() if "is decided with" in node.log()]
+    return max(deciders, key=lambda node: logged(node, "is decided with"))

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_core import errors
+from rdzv_core import RendezvousInfo, errors
 from rdzv_core.endpoint import parse_endpoint
 from rdzv_core.runtime.handler import DynamicRendezvousHandler
 from rdzv_core.testing.memory import MemoryBackend, MemoryStore
@@ -40,6 +40,7 @@ if importlib.util.find_spec("torch") is not None:
     from torch.distributed.elastic.utils import store as torch_store
 
     from rdzv_core.torchrun import entry
+    from rdzv_core.torchrun import handler as torchrun_handler
     from rdzv_core.torchrun.arrival import all_arrive
     from rdzv_core.torchrun.failures import as_torch_error, torch_errors, under_the_launcher
     from rdzv_core.torchrun.handler import TorchrunHandler, ending
@@ -322,7 +323,7 @@ def kill(number: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_in_the_first_wait_a_signal_is_a_leave_and_then_an_exit(told: Told, number: signal.Signals):
     """torch has no handlers yet: without ours the process would die without a word to anybody."""
-    with pytest.raises(SystemExit) as seen, LeaveSignals(told).first_wait():
+    with pytest.raises(SystemExit) as seen, LeaveSignals(told).stand_in():
         kill(number)
     assert seen.value.code == 128 + number
     assert told.said == [f"its launcher got {number.name}"]
@@ -331,7 +332,7 @@ def test_in_the_first_wait_a_signal_is_a_leave_and_then_an_exit(told: Told, numb
 
 def test_in_the_first_wait_ctrl_c_stays_a_keyboard_interrupt(told: Told):
     """torch calls shutdown() for it, which leaves."""
-    with LeaveSignals(told).first_wait():
+    with LeaveSignals(told).stand_in():
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -339,7 +340,7 @@ def test_in_the_first_wait_handlers_of_others_stay(told: Told):
     def mine(*_: Any) -> None: ...
 
     signal.signal(signal.SIGTERM, mine)
-    with LeaveSignals(told).first_wait():
+    with LeaveSignals(told).stand_in():
         assert signal.getsignal(signal.SIGTERM) is mine
         assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
 
@@ -347,14 +348,14 @@ def test_in_the_first_wait_handlers_of_others_stay(told: Told):
 def test_after_the_first_wait_a_handler_that_came_in_between_stays(told: Told):
     def mine(*_: Any) -> None: ...
 
-    with LeaveSignals(told).first_wait():
+    with LeaveSignals(told).stand_in():
         signal.signal(signal.SIGTERM, mine)
     assert signal.getsignal(signal.SIGTERM) is mine
 
 
 def test_between_the_first_wait_and_torchs_own_handlers_a_signal_is_still_a_leave(told: Told):
     signals = LeaveSignals(told)
-    with signals.first_wait():
+    with signals.stand_in():
         pass
     with pytest.raises(SystemExit) as seen:
         kill(signal.SIGTERM)
@@ -370,7 +371,7 @@ def test_the_signals_are_those_that_torch_was_told(told: Told, monkeypatch: pyte
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGHUP, SIGNONSENSE,SIGUSR1")
     before = signal.getsignal(signal.SIGUSR1)
     signals = LeaveSignals(told)
-    with signals.first_wait():
+    with signals.stand_in():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
         assert signal.getsignal(signal.SIGUSR1) is not before
@@ -425,7 +426,7 @@ def test_only_the_main_thread_touches_signals(told: Told):
 
     def elsewhere() -> Any:
         signals.wrap()
-        with signals.first_wait():
+        with signals.stand_in():
             return signal.getsignal(signal.SIGTERM)
 
     (handler,) = together([elsewhere])
@@ -603,12 +604,51 @@ def test_nobody_returns_before_all_members_have_reached_the_store():
 
 
 def test_a_round_that_does_not_stand_any_more_is_not_waited_for():
-    stands = threading.Event()
-    waiting = Waiting(lambda: all_arrive(dist.HashStore(), 2, lambda: not stands.is_set(), SOON))
+    broken = threading.Event()
+    waiting = Waiting(lambda: all_arrive(dist.HashStore(), 2, lambda: not broken.is_set(), SOON))
     assert waiting.blocks()
-    stands.set()
+    broken.set()
     assert waiting.result(within=SOON) is False
     assert all_arrive(dist.HashStore(), 2, lambda: True, 0.1) is False
+
+
+def test_once_one_has_given_up_nobody_completes_the_round():
+    store, broken = dist.HashStore(), threading.Event()
+    first = Waiting(lambda: all_arrive(store, 3, lambda: not broken.is_set(), SOON))
+    second = Waiting(lambda: all_arrive(store, 3, lambda: True, SOON))
+    assert second.blocks()
+    broken.set()
+    assert first.result(within=SOON) is False
+    assert second.result(within=SOON) is False, "it is told by the verdict, and not by its own look"
+    assert all_arrive(store, 3, lambda: True, SOON) is False, "the last to come is too late"
+
+
+def test_once_all_have_come_nobody_gives_up():
+    store = dist.HashStore()
+    assert together([lambda: all_arrive(store, 2, lambda: True, SOON)] * 2) == [True, True]
+    assert all_arrive(store, 3, lambda: False, SOON), "the verdict stands"
+
+
+def test_a_store_whose_host_has_frozen_holds_nobody():
+    """A call of it does not come back, whatever its timeout; the main thread is to stay free for signals."""
+    program = (
+        "import sys, torch.distributed as d\n"
+        "store = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
+        "print(store.port, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=-1, stdout=-1, text=True) as host:
+        try:
+            port = int(host.stdout.readline())
+            store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=SOON))
+            stood = threading.Event()
+            waiting = Waiting(lambda: all_arrive(store, 2, lambda: not stood.is_set(), SOON))
+            assert waiting.blocks()
+            host.send_signal(signal.SIGSTOP)
+            stood.set()
+            assert waiting.result(within=5) is False
+        finally:
+            host.kill()
 
 
 def test_a_store_that_has_gone_is_no_fault_of_the_launcher():
@@ -633,6 +673,36 @@ def test_when_a_member_never_reaches_the_store_the_others_join_again(party: Part
     infos = [waiting.result(within=SOON) for waiting in joining[1:]]
     assert sorted((info.rank, info.world_size) for info in infos) == [(0, 2), (1, 2)]
     assert party.register.round == 2
+
+
+def test_a_run_that_is_closed_while_members_arrive_is_told_at_once(party: Party):
+    stores = hash_stores()
+    missing = party.guest(2, 2, stores=stores)
+    handler = dressed(party, 2, 2, stores=stores)
+    joining = [missing.joins(), Waiting(handler.next_rendezvous)]
+    joining[0].result(within=SOON)
+    assert joining[1].blocks()
+    missing.handler.set_closed()
+    with pytest.raises(torch_api.RendezvousClosedError):
+        joining[1].result(within=SOON)
+
+
+def test_the_time_before_the_first_failed_arrival_does_not_count(party: Party, monkeypatch: pytest.MonkeyPatch):
+    """A spare may have waited for hours before a round is to be joined again."""
+    handler = dressed(party, 1, 1, join=600.0, stores=hash_stores())
+    clock, rounds = [0.0], []
+
+    def next_rendezvous() -> Any:
+        clock[0] += 5000.0 if not rounds else 200.0
+        rounds.append(clock[0])
+        return RendezvousInfo(dist.HashStore(), 0, 2, None)
+
+    monkeypatch.setattr(handler._handler, "next_rendezvous", next_rendezvous)
+    monkeypatch.setattr(torchrun_handler, "all_arrive", lambda *_: False)
+    monkeypatch.setattr(torchrun_handler.time, "monotonic", lambda: clock[0])
+    with pytest.raises(torch_api.RendezvousTimeoutError, match="no round whose members all reached its store"):
+        handler.next_rendezvous()
+    assert rounds == [5000.0, 5200.0, 5400.0, 5600.0]
 
 
 # --- the entry ----------------------------------------------------------------------------------------------------

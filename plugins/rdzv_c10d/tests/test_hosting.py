@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 from contextlib import ExitStack, closing, suppress
 
 import pytest
-from rdzv_c10d import C10dServer, create_backend, create_handler
+from rdzv_c10d import C10dServer, create_backend, create_handler, hosting
 from rdzv_c10d.coordination import C10dCoordinationBackend
 from rdzv_c10d.detection import Machine
 from rdzv_c10d.hosting import EndpointSource, connected
@@ -205,6 +206,20 @@ def test_a_torch_without_libuv_is_done_without(open_source, here, monkeypatch, c
     source.open()[0].set("key", b"value")
     assert asked[:2] == [None, False]
     assert caplog.text.count("built without libuv") == 1
+
+
+def test_a_child_of_fork_leaves_the_store_to_its_parent(open_source, here, monkeypatch):
+    source = open_source(here, is_host=True)
+    source.open()
+    source._lingers = 60.0
+    asked = []
+    with monkeypatch.context() as patch:
+        patch.setattr(hosting, "await_departures", lambda *_: asked.append("the store"))
+        parent = os.getpid()
+        patch.setattr(os, "getpid", lambda: parent + 1)
+        source._end_with_process()
+    assert not asked
+    assert not source._process_ends.is_set()
 
 
 def test_libuv_can_be_declined(open_source, here):

@@ -115,9 +115,9 @@ _UNEXPECTED = _Refusal(
     "nothing that is known to go wrong explains it. If a proxy stands before the server, look at its log. If something "
     "else has written to the keys of this run, delete them or choose another run id"
 )
-_ELSEWHERE = frozenset({"READONLY", "MASTERDOWN", "LOADING"})
+_ELSEWHERE = frozenset({"READONLY", "MASTERDOWN"})
 """The name of the endpoint may lead to another server by now, and this one still hold our connections."""
-_TRANSIENT = frozenset({*_ELSEWHERE, "BUSY", "TRYAGAIN", "CLUSTERDOWN"})
+_TRANSIENT = frozenset({*_ELSEWHERE, "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN"})
 _BY_TEXT = {
     "max number of clients": "MAXCLIENTS",
     "db index is out of range": "NODB",
@@ -167,7 +167,7 @@ def _code(error: Exception) -> str | None:
 
 
 def is_demoted(error: Exception) -> bool:
-    """Whether the server says that it is not, or not yet, the one that takes writes: look the endpoint up anew."""
+    """Whether the server says that it is not the one that takes writes: look the endpoint up anew."""
     return _code(error) in _ELSEWHERE
 
 

@@ -1,0 +1,81 @@
+"""Waiting for rank 0's store without being held by it.
+
+A call of a store whose host has frozen, or was cut off, does not come back, whatever timeout it was given; and while
+the main thread is in one, no signal is handled. So these waits are made in a thread of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import torch.distributed as dist
+
+__all__ = ["SLICE", "Aside", "key_came"]
+
+T = TypeVar("T")
+
+SLICE = timedelta(seconds=0.25)
+"""How long a wait lasts before it asks whether to go on; what is waited for wakes it at once."""
+
+FAREWELL = 1.0
+"""Seconds for a thread to end when it is told to; one that is in a call of torch's when the interpreter ends aborts the
+process."""
+
+
+class Aside(Generic[T]):
+    """Work at a store, in a thread of its own.
+
+    Args:
+        work: Does it; looks at the event now and then, and ends soon after it is set.
+    """
+
+    def __init__(self, work: Callable[[threading.Event], T]) -> None:
+        self._work = work
+        self._told_to_end = threading.Event()
+        self._ended = threading.Event()
+        self._result: T | None = None
+        self._error: Exception | None = None
+        threading.Thread(target=self._run, name="rdzv-aside", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._work(self._told_to_end)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._ended.set()
+
+    def result(self, go_on: Callable[[], bool]) -> T | None:
+        """What the work has come to; asks ``go_on`` every so often, and tells the work to end when it says no.
+
+        Returns:
+            The work's answer; None if it was told to end and gave none.
+
+        Raises:
+            Exception: The work's own; or what ``go_on`` or a signal handler has raised.
+        """
+        try:
+            while not self._ended.wait(SLICE.total_seconds()):
+                if not go_on():
+                    break
+        finally:
+            self._told_to_end.set()
+            self._ended.wait(FAREWELL)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def key_came(store: Any, keys: list[str], told_to_end: threading.Event) -> bool:
+    """Wait until the keys are there; False if told to end before."""
+    while True:
+        try:
+            store.wait(keys, SLICE)
+        except dist.DistStoreError:
+            if told_to_end.is_set():
+                return False
+        else:
+            return True
