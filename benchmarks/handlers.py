@@ -71,8 +71,11 @@ class NoStores:
     def connect(self, seat: Seat, address: Bootstrap) -> Any:
         return None
 
-    def port_for_workers(self) -> int | None:
-        return None
+    def locate(self) -> str:
+        return "127.0.0.1"
+
+    def address_for_workers(self, seat: Seat, store: Any) -> Bootstrap:
+        return Bootstrap(addr="127.0.0.1", port=2)
 
     def close(self) -> None:
         pass

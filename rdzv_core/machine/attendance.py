@@ -22,9 +22,11 @@ def attendance(view: View, rules: Rules) -> str:
         rules: What this node was told.
     """
     standing, register = stand(view, overstayed=False), view.register
-    came = (*standing.returned, *standing.newcomers)
-    present = [record for record in came if (record.min_nodes, record.max_nodes) == (rules.min_nodes, rules.max_nodes)]
-    others = [record for record in came if record not in present]
+    present: list[Record] = []
+    others: list[Record] = []
+    for record in (*standing.returned, *standing.newcomers):
+        fits = (record.min_nodes, record.max_nodes) == (rules.min_nodes, rules.max_nodes)
+        (present if fits else others).append(record)
     parts = [f"at the barrier are {len(present)} of at least {rules.min_nodes} nodes ({_named(present)})"]
     if others:
         ours = f"{rules.min_nodes}:{rules.max_nodes}"

@@ -13,6 +13,7 @@ import socket
 from datetime import timedelta
 from typing import Any, Protocol
 
+from rdzv_core.api import RendezvousStoreInfo
 from rdzv_core.endpoint import Endpoint
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.machine.follow import Seat
@@ -47,8 +48,8 @@ class BootstrapStores(Protocol):
         """Connect to the store of this round; returns a c10d ``Store`` that only this round uses."""
         ...
 
-    def port_for_workers(self) -> int | None:
-        """A free port of those that stores may listen at; None if any will do."""
+    def address_for_workers(self, seat: Seat, store: Any) -> Bootstrap:
+        """Where the workers of this round meet, if not in its store: rank 0 tells the others, through the store."""
         ...
 
     def close(self) -> None:
@@ -111,7 +112,8 @@ class TCPBootstrap:
         self._keep_servers(self._connected)
         with self._listen() as listener:
             server = serve_tcp_store(self._local_addr, listener, timeout=self._timeout)
-        self._servers[seat.round_id], self._hosted = server, seat.round_id
+        self._hosted = seat.round_id  # before it is there to be dropped
+        self._servers[seat.round_id] = server
         return Bootstrap(addr=self._local_addr, port=server.port)
 
     def _listen(self) -> socket.socket:
@@ -130,13 +132,6 @@ class TCPBootstrap:
             permanent=True,
         )
 
-    def port_for_workers(self) -> int | None:
-        """A free port of those that stores may listen at, not held; None if any will do."""
-        if self._ports is None:
-            return None
-        with self._listen() as listener:
-            return int(listener.getsockname()[1])
-
     def connect(self, seat: Seat, address: Bootstrap) -> Any:
         """Connect to rank 0's TCPStore, and drop the servers of all rounds but this and the one before."""
         distributed = torch_distributed()
@@ -153,10 +148,27 @@ class TCPBootstrap:
             )
         # A connection of a round that was given up may come about when the next one has begun.
         self._keep_servers(self._connected, seat.round_id, self._hosted)
-        if seat.round > self._connected_round:
+        if seat.round >= self._connected_round:
             self._connected, self._connected_round = seat.round_id, seat.round
         prefix = f"rdzv/{self._run_id}/{seat.round}/{seat.round_id}"
         return distributed.PrefixStore(prefix, store)
+
+    def address_for_workers(self, seat: Seat, store: Any) -> Bootstrap:
+        """A port of rank 0 that is free at present, one of those that stores may listen at; it is not held.
+
+        Raises:
+            RendezvousConnectionError: This node is rank 0, and no such port is free.
+            RendezvousTimeoutError: Rank 0 has not told it in time.
+            RendezvousStateError: What is stored is no address.
+        """
+        port = None
+        if seat.rank == 0 and self._ports is not None:
+            with self._listen() as listener:
+                port = int(listener.getsockname()[1])
+        told = RendezvousStoreInfo.build(
+            seat.rank, store, local_addr=self._local_addr, server_port=port, timeout=self._timeout
+        )
+        return Bootstrap(addr=told.master_addr, port=told.master_port)
 
     def _keep_servers(self, *round_ids: str) -> None:
         for round_id in [*self._servers]:

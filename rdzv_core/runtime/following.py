@@ -216,6 +216,8 @@ class Following(Presence):
         self._connecting = ""
         if message.error is not None:
             self._leave_round(seat.round, f"the store of round {seat.round} could not be reached: {message.error}")
+            if isinstance(message.error, RendezvousStateError) or getattr(message.error, "permanent", False):
+                self._fail_join(_as_rendezvous_error(message.error))
             return
         now = self._clock.monotonic()
         assert self._address is not None
@@ -230,7 +232,7 @@ class Following(Presence):
                 **self._about,
             )
         )
-        resolve(joining.join.promise, Joined(seat, self._address, message.store))
+        resolve(joining.join.promise, Joined(seat, message.address or self._address, message.store))
 
     def _give_up(self, answer: GiveUp) -> Steps:
         self._leave_round(answer.round, answer.why)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
-import math
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from random import Random, SystemRandom
-from time import monotonic
 from typing import Any
 
 from rdzv_core.api import (
@@ -31,12 +29,7 @@ from rdzv_core.api import (
 )
 from rdzv_core.backend import CoordinationBackend, RendezvousBackend
 from rdzv_core.endpoint import Endpoint
-from rdzv_core.errors import (
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
+from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
 from rdzv_core.events import Event, JoinVetoed, fan_out
 from rdzv_core.machine.rules import Policy, Rules
 from rdzv_core.options import HANDLER_OPTIONS, Option, OptionValues, describe, doubts, read_options, ttl_of
@@ -59,10 +52,6 @@ SLACK_SECONDS = 5.0
 """Seconds beyond a deadline after which the session itself must be stuck."""
 
 _local_ids = itertools.count()
-
-
-class _StoreLostError(RendezvousConnectionError):
-    """The store of a round was lost before the round could be used."""
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
@@ -221,24 +210,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._joined_well = False
         self._ask_before_joining()
         limit = self._settings.timeout.join.total_seconds()
-        deadline = math.inf
-        while True:
-            try:
-                joined: Joined = self._ask(lambda promise: Join(limit, promise), None)
-                info = self._info(joined)
-            except _StoreLostError as lost:
-                logger.warning("%s; this node joins again", lost.message)
-                deadline = min(deadline, monotonic() + limit)
-                if monotonic() >= deadline:
-                    raise
-            except RendezvousError:
-                raise
-            except BaseException:  # out of a signal handler, such as Ctrl-C
-                self._runner.post(Abandon())
-                raise
-            else:
-                self._joined_well = True
-                return info
+        try:
+            joined: Joined = self._ask(lambda promise: Join(limit, promise), None)
+        except RendezvousError:
+            raise
+        except BaseException:  # out of a signal handler, such as Ctrl-C
+            self.abandon()
+            raise
+        self._joined_well = True
+        seat, address = joined.seat, joined.address
+        return RendezvousInfo(joined.store, seat.rank, seat.world, RendezvousStoreInfo(address.addr, address.port))
 
     def is_closed(self) -> bool:
         """Read the register, and say whether the run is closed."""
@@ -308,6 +289,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Ask the session to leave, and return at once. Safe in a signal handler."""
         self._runner.post(Leave(reason, timeout, Future()))
 
+    def abandon(self) -> None:
+        """Give back the seat that this node has or waits for: its user was interrupted, and will not take it."""
+        self._joined_well = False
+        self._runner.post(Abandon())
+
     def finish(self) -> None:
         """Tell the others that this node's workers have succeeded; see :attr:`released`."""
         self._runner.post(Finish())
@@ -370,29 +356,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
             raise RendezvousError(
                 f"This node may not join run '{self._settings.run_id}': {veto}", story=self.story, **about
             )
-
-    def _info(self, joined: Joined) -> RendezvousInfo:
-        seat = joined.seat
-        if self.use_agent_store:
-            bootstrap = RendezvousStoreInfo(joined.address.addr, joined.address.port)
-        else:
-            port = self._stores.port_for_workers() if seat.rank == 0 else None
-            try:
-                bootstrap = RendezvousStoreInfo.build(
-                    seat.rank,
-                    joined.store,
-                    local_addr=self._session.addr,
-                    server_port=port,
-                    timeout=timedelta(seconds=self.options["bootstrap_timeout"]),
-                )
-            except RendezvousStateError:
-                raise
-            except Exception as error:  # each store has errors of its own
-                raise _StoreLostError(
-                    f"The store of round {seat.round} of run '{self._settings.run_id}' was lost before rank 0 had told "
-                    f"where the workers are to meet: {error}"
-                ) from error
-        return RendezvousInfo(joined.store, seat.rank, seat.world, bootstrap)
 
     def _stores_closed(self) -> None:
         self._stores.close()

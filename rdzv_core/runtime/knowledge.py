@@ -170,6 +170,8 @@ class Knowledge:
         self._attempts = 0
         self._retry_at = 0.0
         self._last_cause = ""
+        self._fault: RendezvousError | None = None
+        self._faulty_since: float | None = None
 
     @property
     def node_id(self) -> str:

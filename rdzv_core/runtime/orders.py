@@ -189,6 +189,8 @@ class Connected:
     round_id: str
     store: Any
     error: Exception | None = None
+    address: Bootstrap | None = None
+    """Where workers meet, if not in that store."""
 
 
 Message: TypeAlias = (

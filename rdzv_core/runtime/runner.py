@@ -20,7 +20,7 @@ from typing import Any
 from rdzv_core.api import Placed, PlacementHook
 from rdzv_core.backend import CoordinationBackend, Roster
 from rdzv_core.errors import RendezvousError
-from rdzv_core.runtime.bootstrap import BootstrapStores
+from rdzv_core.runtime.bootstrap import BootstrapStores, shares_agent_store
 from rdzv_core.runtime.clock import Clock
 from rdzv_core.runtime.orders import (
     Call,
@@ -50,8 +50,8 @@ WATCH_SECONDS = 60.0
 QUICK_SECONDS = 0.1
 """Seconds; a wait that ends without news within this time is not begun again before it has passed."""
 
-FAULT_PAUSE = 0.2
-"""Seconds; a session that breaks does not spin."""
+FAULT_PAUSE = 1.0
+"""Seconds before a session that broke is begun anew."""
 
 RETRY_SECONDS = 1.0
 """Seconds that a watcher pauses after an error, about; the session has its own, quicker retries."""
@@ -279,7 +279,8 @@ class Runner:
     def _connect(self, order: Connect) -> None:
         try:
             store = self._stores.connect(order.seat, order.address)
+            address = None if shares_agent_store() else self._stores.address_for_workers(order.seat, store)
         except Exception as error:
             self.post(Connected(order.seat.round_id, None, error))
         else:
-            self.post(Connected(order.seat.round_id, store))
+            self.post(Connected(order.seat.round_id, store, address=address))

@@ -72,6 +72,7 @@ class Session(Following):
                 self._take_messages()
                 if self._clock.monotonic() >= self._retry_at:
                     yield from self._turn()
+                    self._faulty_since = None
             except RendezvousConnectionError as error:
                 self._lost_store(error)
             except RendezvousStateError as error:
@@ -348,22 +349,28 @@ class Session(Following):
         self._looks.clear()
 
     def bear_fault(self, error: Exception) -> None:
-        """Tell everybody who waits of a fault of ours, and go on with the next turn of :meth:`run` after a while.
+        """Tell everybody who waits of a fault of ours; :meth:`run` may be begun anew after a while.
 
-        Running workers are left alone, and the node stays known if it can.
+        Running workers are left alone, and the node stays known if it can. It leads no more; and if no turn has gone
+        well for a TTL, it ends, so that the others can do without it.
         """
+        now = self._clock.monotonic()
         fault = RendezvousError(
             f"The session of run '{self._settings.run_id}' met a fault of rdzv-core: {type(error).__name__}: "
             f"{error}. Please report it with the trace in the log."
         )
         self._fail_join(fault)
         self._fail_requests(fault)
-        self._retry_at = self._clock.monotonic() + SLOWEST_RETRY
+        self._abstain("it met a fault of its own")
+        self._faulty_since = self._faulty_since or now
+        if now - self._faulty_since > self._rules.ttl:
+            self._fault, self._stopped = self._told(fault), True
 
     def refuse_mail(self) -> None:
         """Refuse the messages that came too late: the session is over."""
         gone = self._told(
-            self.failure
+            self._fault
+            or self.failure
             or RendezvousClosedError(
                 f"This node has left run '{self._settings.run_id}'; make a new handler to join again."
             )

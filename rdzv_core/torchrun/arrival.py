@@ -23,6 +23,9 @@ __all__ = ["all_arrive"]
 COUNT, VERDICT = "rdzv/arrived", "rdzv/verdict"
 ALL_CAME, GIVEN_UP = b"all came", b"given up"
 
+VERDICT_SECONDS = 10.0
+"""Who gives up may find that all have come; if the store has not said so by then, its host has frozen."""
+
 
 def all_arrive(store: Any, world: int, stands: Callable[[], bool], timeout: float) -> bool:
     """Tell the others that this node has come, and wait for them.
@@ -46,11 +49,13 @@ def all_arrive(store: Any, world: int, stands: Callable[[], bool], timeout: floa
 
     deadline = monotonic() + timeout
     try:
-        return bool(Aside(arrive).result(lambda: stands() and monotonic() < deadline))
+        return bool(Aside(arrive).result(lambda: stands() and monotonic() < deadline, patience=VERDICT_SECONDS))
     except dist.DistError:
         return False  # rank 0 has gone, and its store with it
 
 
 def _verdict(store: Any, mine: bytes) -> bool:
     """Give the verdict if nobody has before; whether it is that all have come."""
-    return bytes(store.compare_set(VERDICT, "", mine.decode())) == ALL_CAME
+    verdict = bytes(store.compare_set(VERDICT, "", mine.decode()))
+    store.set(VERDICT, verdict.decode())  # nothing new; but a TCPStore without libuv wakes nobody for the other call
+    return verdict == ALL_CAME

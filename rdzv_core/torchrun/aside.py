@@ -38,7 +38,6 @@ class Aside(Generic[T]):
         self._ended = threading.Event()
         self._result: T | None = None
         self._error: Exception | None = None
-        threading.Thread(target=self._run, name="rdzv-aside", daemon=True).start()
 
     def _run(self) -> None:
         try:
@@ -48,22 +47,30 @@ class Aside(Generic[T]):
         finally:
             self._ended.set()
 
-    def result(self, go_on: Callable[[], bool]) -> T | None:
-        """What the work has come to; asks ``go_on`` every so often, and tells the work to end when it says no.
+    def result(self, go_on: Callable[[], bool], *, patience: float = FAREWELL) -> T | None:
+        """Do the work; ask ``go_on`` every so often, and tell the work to end when it says no.
+
+        Args:
+            go_on: Whether to wait on.
+            patience: Seconds to wait for the answer of work that was told to end.
 
         Returns:
-            The work's answer; None if it was told to end and gave none.
+            The work's answer; None if it was told to end and gave none in time.
 
         Raises:
             Exception: The work's own; or what ``go_on`` or a signal handler has raised.
         """
         try:
+            threading.Thread(target=self._run, name="rdzv-aside", daemon=True).start()
             while not self._ended.wait(SLICE.total_seconds()):
                 if not go_on():
+                    self._told_to_end.set()
+                    self._ended.wait(patience)
                     break
-        finally:
+        except BaseException:
             self._told_to_end.set()
             self._ended.wait(FAREWELL)
+            raise
         if self._error is not None:
             raise self._error
         return self._result

@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +62,15 @@ class TorchrunHandler(torch_api.RendezvousHandler):  # type: ignore[misc] # torc
     Args:
         handler: The handler to dress.
         name: The name that was asked for, which ``get_backend()`` must echo.
+        clock: Monotonic seconds.
     """
 
-    def __init__(self, handler: DynamicRendezvousHandler, name: str) -> None:
+    def __init__(
+        self, handler: DynamicRendezvousHandler, name: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._handler = handler
         self._name = name
+        self._clock = clock
         self._signals = LeaveSignals(handler.post_leave)
         self._store: AgentStore | None = None
 
@@ -98,18 +103,25 @@ class TorchrunHandler(torch_api.RendezvousHandler):  # type: ignore[misc] # torc
         )
 
     def _meet(self) -> RendezvousInfo:
-        """Join until all members of a round have reached its store."""
-        # A member that cannot reach it gives up within one bootstrap_timeout.
+        """Join until all members of a round have reached its store; on an error give the seat back."""
+        try:
+            return self._join_until_all_arrive()
+        except BaseException:
+            self._handler.abandon()
+            raise
+
+    def _join_until_all_arrive(self) -> RendezvousInfo:
+        # A member that cannot reach the store gives up within one bootstrap_timeout.
         patience = 2 * self._handler.options["bootstrap_timeout"]
+        limit = self._handler.settings.timeout.join.total_seconds()
         deadline = math.inf
         while True:
             info = self._handler.next_rendezvous()
             if info.world_size == 1 or all_arrive(info.store, info.world_size, self._stands, patience):
                 return info
             logger.warning("not all members reached the store of the round; this node joins again")
-            limit = self._handler.settings.timeout.join.total_seconds()
-            deadline = min(deadline, time.monotonic() + limit)
-            if time.monotonic() >= deadline:
+            deadline = min(deadline, self._clock() + limit)
+            if self._clock() >= deadline:
                 raise RendezvousTimeoutError(
                     f"For {limit:.0f} s run '{self.get_run_id()}' has had no round whose members all reached its "
                     f"store; see the logs of those that gave it up. Are the ports between all nodes open?"

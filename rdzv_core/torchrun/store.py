@@ -40,9 +40,13 @@ class AgentStore(dist.Store):  # type: ignore[misc] # torch has no types here
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter; joining the exit barrier tells the rendezvous that this node is done."""
-        if key.startswith(TERMINAL):
-            self._handler.finish()
-        return int(self._store.add(key, amount))
+        if not key.startswith(TERMINAL):
+            return int(self._store.add(key, amount))
+        self._handler.finish()
+        count = Aside(lambda _: int(self._store.add(key, amount))).result(lambda: self._handler.released is None)
+        if count is None:
+            raise self._released()
+        return count
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait for keys; in the exit barrier only as long as there is somebody to wait for.
@@ -60,8 +64,12 @@ class AgentStore(dist.Store):  # type: ignore[misc] # torch has no types here
         if waiting.result(lambda: self._handler.released is None and time.monotonic() < deadline):
             return
         if self._handler.released is not None:
-            raise dist.DistStoreError(f"The exit barrier ends early, and this node ends well: {self._handler.released}")
+            raise self._released()
         raise dist.DistStoreError(f"The exit barrier was not passed within {seconds:g} s: {', '.join(keys)}")
+
+    def _released(self) -> Exception:
+        text = f"The exit barrier ends early, and this node ends well: {self._handler.released}"
+        return dist.DistStoreError(text)  # type: ignore[no-any-return]
 
     # --- everything else is passed on --------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import pytest
 from rdzv_core import tcp_store
 from rdzv_core.endpoint import Endpoint, parse_endpoint
 from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.events import RoundGivenUp
 from rdzv_core.machine.follow import Seat
 from rdzv_core.machine.register import Bootstrap
 from rdzv_core.runtime.bootstrap import TCPBootstrap, shares_agent_store
@@ -84,7 +85,9 @@ def test_a_store_that_is_lost_before_workers_were_told_costs_a_round_and_no_more
     joining = [guest.joins() for guest in guests]
     infos = [waiting.result(within=SOON) for waiting in joining]
     assert {info.world_size for info in infos} == {2}
-    assert party.register.round >= 2
+    reasons = [event.reason for guest in guests for event in guest.events if isinstance(event, RoundGivenUp)]
+    assert any("the store of round 1 could not be reached: Connection reset by peer" in reason for reason in reasons)
+    assert party.register.round in (2, 3), "one may hear of the other's return when it is seated anew"
 
 
 @pytest.mark.needs_torch
@@ -279,7 +282,6 @@ def test_the_port_for_workers_is_an_allowed_one(free_ports: range, party: Party,
     (info,) = party.meet(party.guest(1, 1, HERE, stores=tcp(ports=free_ports)))
     assert info.bootstrap_store_info.master_port in free_ports
     assert info.bootstrap_store_info.master_port != party.register.bootstrap.port
-    assert tcp().port_for_workers() is None
 
 
 @pytest.mark.needs_torch

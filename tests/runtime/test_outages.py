@@ -165,7 +165,7 @@ def test_a_join_timeout_tells_its_story(party: Party):
     about(guest, told.value)
 
 
-def test_a_fault_of_ours_is_told_to_whoever_waits_and_to_whoever_comes_later(party: Party, caplog, monkeypatch):
+def test_a_fault_of_ours_is_told_to_whoever_waits_and_is_borne(party: Party, caplog, monkeypatch):
     guest = party.guest(1, 1)
     monkeypatch.setattr(guest.line, "announce", lambda *args: None)
     for _ in range(2):
@@ -188,6 +188,29 @@ def test_a_fault_of_ours_leaves_the_workers_alone_and_the_node_is_heard_of_again
     monkeypatch.undo()
     party.until("it is known again", lambda: len(party.records) == 2)
     guests[1].handler.leave("the test is over")
+
+
+def test_a_leader_that_meets_a_fault_lets_another_lead(party: Party, monkeypatch):
+    guests = [party.guest(1, 3, options=BRISK) for _ in range(3)]
+    party.meet(*guests)
+    (leader,) = [guest for guest in guests if guest.handler._session._leading is not None]
+    other, doomed = [guest for guest in guests if guest is not leader]
+    monkeypatch.setattr(leader.handler._session, "_lead", lambda *_, **__: 1 / 0)
+    doomed.handler.leave("its machine is needed elsewhere")
+    party.until("another has led", lambda: other.handler.num_nodes_waiting() > 0)
+    monkeypatch.undo()
+    party.meet(leader, other)
+
+
+def test_a_fault_that_stays_for_a_ttl_ends_the_node_for_the_others(party: Party, monkeypatch):
+    guests = [party.guest(1, 2, options=BRISK) for _ in range(2)]
+    party.meet(*guests)
+    monkeypatch.setattr(guests[1].handler._session, "_react", lambda *_: 1 / 0)
+    party.until("it is taken for dead", lambda: guests[0].handler.num_nodes_waiting() > 0)
+    assert guests[1].handler.num_nodes_waiting() == 0, "its workers are left alone"
+    party.until("its session has ended", lambda: guests[1].handler._runner.ended)
+    with pytest.raises(RendezvousError, match="met a fault of rdzv-core: ZeroDivisionError"):
+        guests[1].handler.next_rendezvous()
 
 
 def test_a_fault_that_stays_does_not_keep_a_node_from_ending(party: Party, monkeypatch):

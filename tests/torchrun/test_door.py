@@ -39,7 +39,7 @@ if importlib.util.find_spec("torch") is not None:
     from torch.distributed.elastic.rendezvous import api as torch_api
     from torch.distributed.elastic.utils import store as torch_store
 
-    from rdzv_core.torchrun import entry
+    from rdzv_core.torchrun import arrival, entry
     from rdzv_core.torchrun import handler as torchrun_handler
     from rdzv_core.torchrun.arrival import all_arrive
     from rdzv_core.torchrun.failures import as_torch_error, torch_errors, under_the_launcher
@@ -626,11 +626,12 @@ def test_once_one_has_given_up_nobody_completes_the_round():
 def test_once_all_have_come_nobody_gives_up():
     store = dist.HashStore()
     assert together([lambda: all_arrive(store, 2, lambda: True, SOON)] * 2) == [True, True]
-    assert all_arrive(store, 3, lambda: False, SOON), "the verdict stands"
+    assert all_arrive(store, 4, lambda: False, SOON), "who comes or gives up later finds the verdict"
 
 
-def test_a_store_whose_host_has_frozen_holds_nobody():
+def test_a_store_whose_host_has_frozen_holds_nobody(monkeypatch: pytest.MonkeyPatch):
     """A call of it does not come back, whatever its timeout; the main thread is to stay free for signals."""
+    monkeypatch.setattr(arrival, "VERDICT_SECONDS", 1.0)
     program = (
         "import sys, torch.distributed as d\n"
         "store = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
@@ -646,7 +647,7 @@ def test_a_store_whose_host_has_frozen_holds_nobody():
             assert waiting.blocks()
             host.send_signal(signal.SIGSTOP)
             stood.set()
-            assert waiting.result(within=5) is False
+            assert waiting.result(within=SOON) is False
         finally:
             host.kill()
 
@@ -675,6 +676,26 @@ def test_when_a_member_never_reaches_the_store_the_others_join_again(party: Part
     assert party.register.round == 2
 
 
+def test_who_is_interrupted_while_members_arrive_gives_its_seat_back(party: Party, told: Told):
+    stores = hash_stores()
+    missing = party.guest(2, 2, stores=stores)
+    handler = dressed(party, 2, 2, stores=stores)
+    joining = missing.joins()
+
+    def once_it_waits() -> None:
+        joining.result(within=SOON)
+        eventually("it has its seat", lambda: handler._handler._session.seat is not None, within=SOON)
+        kill(signal.SIGINT)
+
+    interrupting = Waiting(once_it_waits)
+    with pytest.raises(KeyboardInterrupt):
+        handler.next_rendezvous()
+    interrupting.result(within=SOON)
+    eventually("the other is told", lambda: missing.handler.num_nodes_waiting() == 1, within=SOON)
+    assert handler.shutdown() is True
+    assert party.register.closed is None, "it has not ended the job for the other"
+
+
 def test_a_run_that_is_closed_while_members_arrive_is_told_at_once(party: Party):
     stores = hash_stores()
     missing = party.guest(2, 2, stores=stores)
@@ -689,17 +710,17 @@ def test_a_run_that_is_closed_while_members_arrive_is_told_at_once(party: Party)
 
 def test_the_time_before_the_first_failed_arrival_does_not_count(party: Party, monkeypatch: pytest.MonkeyPatch):
     """A spare may have waited for hours before a round is to be joined again."""
-    handler = dressed(party, 1, 1, join=600.0, stores=hash_stores())
     clock, rounds = [0.0], []
+    ours = party.guest(1, 1, join=600.0, stores=hash_stores()).handler
+    handler = TorchrunHandler(ours, "redis", clock=lambda: clock[0])
 
     def next_rendezvous() -> Any:
         clock[0] += 5000.0 if not rounds else 200.0
         rounds.append(clock[0])
         return RendezvousInfo(dist.HashStore(), 0, 2, None)
 
-    monkeypatch.setattr(handler._handler, "next_rendezvous", next_rendezvous)
+    monkeypatch.setattr(ours, "next_rendezvous", next_rendezvous)
     monkeypatch.setattr(torchrun_handler, "all_arrive", lambda *_: False)
-    monkeypatch.setattr(torchrun_handler.time, "monotonic", lambda: clock[0])
     with pytest.raises(torch_api.RendezvousTimeoutError, match="no round whose members all reached its store"):
         handler.next_rendezvous()
     assert rounds == [5000.0, 5200.0, 5400.0, 5600.0]
