@@ -166,7 +166,7 @@ def test_a_join_timeout_tells_its_story(party: Party):
 
 
 def test_a_fault_of_ours_is_told_to_whoever_waits_and_is_borne(party: Party, caplog, monkeypatch):
-    guest = party.guest(1, 1)
+    guest = party.guest(1, 1, options=BRISK)
     monkeypatch.setattr(guest.line, "announce", lambda *args: None)
     for _ in range(2):
         with pytest.raises(RendezvousError, match="met a fault of rdzv-core: TypeError: ") as told:
