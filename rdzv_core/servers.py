@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import shutil
 import signal
@@ -31,6 +32,7 @@ __all__ = ["DevServer", "ProgramServer", "free_port", "serve", "spawn"]
 # cluster mode also listens 10000 above its port.
 _PORTS = range(12000, 32000)
 _TRIES = 200
+_STOP_SECONDS = 5.0  # that a process may take to stand still
 
 # What the new process does before it becomes the server. It must be a program of its own: code between fork and
 # exec is not safe beside other threads. 1 is PR_SET_PDEATHSIG, 9 is SIGKILL, which also ends a stopped process.
@@ -248,8 +250,16 @@ class ProgramServer(DevServer):
             process.wait()
 
     def pause(self) -> None:
-        """Stop the server in its tracks (SIGSTOP): connections stay, nothing is answered."""
+        """Stop the server in its tracks (SIGSTOP): connections stay, and from the return on nothing is answered."""
         self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not self._stands_still() and time.monotonic() < deadline:
+            time.sleep(0.001)  # its threads are stopped one by one, and may serve meanwhile
+
+    def _stands_still(self) -> bool:
+        if self._process is None or not hasattr(os, "waitid"):
+            return True
+        return os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def resume(self) -> None:
         """Let a paused server go on."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from rdzv_redis import server as module
@@ -212,3 +213,12 @@ def test_it_dies_with_a_parent_that_is_killed(valkey):
             return True
 
     eventually("the process is gone", gone, within=5)
+
+
+def test_a_paused_server_stands_still_from_the_return_on(own_server):
+    """Its threads are stopped one by one: a call that comes at once might still be answered."""
+    process = psutil.Process(own_server._process.pid)
+    for _ in range(20):
+        own_server.pause()
+        assert process.status() == psutil.STATUS_STOPPED
+        own_server.resume()
