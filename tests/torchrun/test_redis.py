@@ -77,12 +77,12 @@ def test_survivors_of_a_stopped_launcher_go_on_without_a_restart(redis_job, end,
     victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == victim_rank)
     survivors = [n.name for n in job.nodes.values() if n is not victim]
 
+    before = {name: len(rounds(job.nodes[name])) for name in survivors}
     stopped_at = datetime.now()
     victim.signal(number)
     wait_for_world(job, 2, *survivors)
     assert re_formed_after([job.nodes[name] for name in survivors], stopped_at) < 1.0 + MACHINE
-    for name in survivors:
-        assert job.nodes[name].log().count("is complete") == 2
+    assert {name: len(rounds(job.nodes[name])) - 1 for name in survivors} == before, "one round more, and no other"
 
     end.touch()
     statuses = job.statuses()
@@ -126,9 +126,8 @@ def test_survivors_of_a_killed_node_spend_one_restart_and_go_on(redis_job, end, 
 
     victim.kill()
     wait_for_world(job, 2, *survivors)
-    spent = [[line["restart_count"] for line in job.nodes[name].progress("begun")] for name in survivors]
-    assert [0, 1] in spent, "the first whose worker fails; it comes back, and the other is told before its own fails"
-    assert all(counts in ([0, 0], [0, 1]) for counts in spent)
+    spent = sorted(job.nodes[name].progress("begun")[-1]["restart_count"] for name in survivors)
+    assert spent in ([0, 1], [1, 1]), "the first whose worker fails; the other may be told before its own does"
 
     end.touch()
     statuses = job.statuses()
