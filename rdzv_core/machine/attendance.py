@@ -8,7 +8,7 @@ from rdzv_core.machine.record import Record
 from rdzv_core.machine.rules import Rules
 from rdzv_core.machine.standing import View, stand
 
-__all__ = ["attendance"]
+__all__ = ["attendance", "some"]
 
 NAMED = 8
 """Nodes that are named one by one; of more, a reader only wants to know how many."""
@@ -25,8 +25,7 @@ def attendance(view: View, rules: Rules) -> str:
     present: list[Record] = []
     others: list[Record] = []
     for record in (*standing.returned, *standing.newcomers):
-        fits = (record.min_nodes, record.max_nodes) == (rules.min_nodes, rules.max_nodes)
-        (present if fits else others).append(record)
+        (present if record.plays_by(rules) else others).append(record)
     parts = [f"at the barrier are {len(present)} of at least {rules.min_nodes} nodes ({_named(present)})"]
     if others:
         ours = f"{rules.min_nodes}:{rules.max_nodes}"
@@ -34,9 +33,7 @@ def attendance(view: View, rules: Rules) -> str:
     if register is not None and standing.inside:
         parts.append(f"still in round {register.round}: {len(standing.inside)} ({_named(standing.inside)})")
     if register is not None and standing.absent:
-        live = {record.node_id for record in view.records}
-        gone = sorted(node_id for node_id in view.members or () if node_id not in live)
-        names = f" ({_listed(gone)})" if gone else ""
+        names = f" ({some(view.gone, NAMED)})" if view.gone else ""
         parts.append(f"gone from round {register.round}: {standing.absent}{names}")
     advice = _advice(bool(standing.inside), bool(others), len(present) < rules.min_nodes)
     return f"{'; '.join(parts)}. {advice}"
@@ -59,9 +56,10 @@ def _advice(occupied: bool, mixed: bool, short: bool) -> str:
 
 
 def _named(records: Sequence[Record]) -> str:
-    return _listed([record.who for record in records])
+    return some([record.who for record in records], NAMED) or "nobody"
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return (", ".join(names[:NAMED]) or "nobody") + more
+def some(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rdzv_core.machine.attendance import some
 from rdzv_core.machine.placement import place
 from rdzv_core.machine.record import Record
 from rdzv_core.machine.register import Closed, Register
@@ -184,7 +185,7 @@ def _complete(
     view: View, standing: Standing, rules: Rules, policy: Policy, timers: Timers, now: float, fresh: Fresh
 ) -> Decision:
     """Form a round if one may be formed now; else say what is missing."""
-    candidates = [r for r in (*standing.returned, *standing.newcomers) if _same_rules(r, rules)]
+    candidates = [r for r in (*standing.returned, *standing.newcomers) if r.plays_by(rules)]
     count = len(candidates)
     if count < rules.min_nodes:
         why = f"{count} of at least {rules.min_nodes} nodes are at the barrier"
@@ -244,10 +245,6 @@ def _outvoted(records: Sequence[Record], rules: Rules) -> bool:
     """Say whether more nodes want other rules; of equally many, the first to arrive has the say."""
     votes = Counter((r.min_nodes, r.max_nodes) for r in records)  # in order of arrival, which breaks a tie
     return bool(votes) and max(votes, key=votes.__getitem__) != (rules.min_nodes, rules.max_nodes)
-
-
-def _same_rules(record: Record, rules: Rules) -> bool:
-    return record.min_nodes == rules.min_nodes and record.max_nodes == rules.max_nodes
 
 
 # --- rule 15: the end of a job -------------------------------------------------------------------------------
@@ -332,7 +329,7 @@ def _tell(view: View, standing: Standing, rules: Rules, policy: Policy, fresh: F
 
 def _waiting(standing: Standing, rules: Rules) -> int:
     finishing = any(r.done for r in (*standing.inside, *standing.finished))
-    newcomers = [r for r in standing.newcomers if _same_rules(r, rules)]
+    newcomers = [r for r in standing.newcomers if r.plays_by(rules)]
     if not standing.broken:
         # The end of the job is near once a member has finished: no restart for the sake of a newcomer.
         newcomers = [] if finishing else [r for r in newcomers if r.steady]
@@ -354,13 +351,11 @@ def _lost(standing: Standing, rules: Rules, policy: Policy) -> int:
 def _told_why(view: View, standing: Standing, waiting: int, lost: int) -> str:
     parts = []
     if lost and view.members is not None:
-        live = {r.node_id for r in view.records}
-        gone = sorted(n for n in view.members if n not in live)
-        parts.append("lost: " + _some([f"{n} (rank {view.members[n]})" for n in gone]))
+        parts.append("lost: " + some([f"{n} (rank {view.members[n]})" for n in view.gone], 4))
     elif lost:
         parts.append(f"members lost: {lost}")
     if waiting:
-        parts.append("at the barrier: " + _some([r.addr for r in (*standing.returned, *standing.newcomers)]))
+        parts.append("at the barrier: " + some([r.addr for r in (*standing.returned, *standing.newcomers)], 4))
     return "; ".join(parts)
 
 
@@ -372,12 +367,7 @@ def _next(register: Register, fresh: Fresh, **changes: object) -> Register:
 
 
 def _names(records: Sequence[Record]) -> str:
-    return _some([r.who for r in records])
-
-
-def _some(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return some([r.who for r in records], 4)
 
 
 def _earliest(*times: float | None) -> float | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rdzv_core.machine.rules import Rules
+
 __all__ = ["Claim", "Record"]
 
 
@@ -37,6 +39,10 @@ class Record:
     attrs: dict[str, str] = field(default_factory=dict)
     min_nodes: int
     max_nodes: int
+
+    def plays_by(self, rules: Rules) -> bool:
+        """Whether this node was told the same numbers of nodes."""
+        return self.min_nodes == rules.min_nodes and self.max_nodes == rules.max_nodes
 
     @property
     def who(self) -> str:

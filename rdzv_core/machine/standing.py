@@ -25,6 +25,12 @@ class View:
     fit: bool = False
     """The leader has been in unbroken contact for a TTL: it may take silence for death (rule 3)."""
 
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """The members that are not live, as far as they are known by name; sorted."""
+        live = {record.node_id for record in self.records}
+        return tuple(sorted(node_id for node_id in self.members or () if node_id not in live))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
@@ -103,12 +109,11 @@ def _missing(view: View) -> tuple[int, int]:
     register = view.register
     if register is None or not register.round_id:
         return 0, 0
-    live = {r.node_id for r in view.records}
     if view.members is None:
         known = sum(1 for r in view.records if r.claim is not None and r.claim.round_id == register.round_id)
         absent, proven = max(0, register.world - known), 0
     else:
-        gone = [node_id for node_id in view.members if node_id not in live]
+        gone = view.gone
         absent, proven = len(gone), sum(1 for node_id in gone if node_id in view.withdrawn)
     if view.fit:
         return absent, absent

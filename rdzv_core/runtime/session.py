@@ -57,7 +57,6 @@ FIRST_RETRY = 0.05
 SLOWEST_RETRY = 1.0
 """Seconds; a failed call is tried again within this time (rule 3)."""
 
-
 NAMED_WORLD = 256
 """Members up to which a node that has run out of time reads who they were: each may do so, all at the same moment."""
 
@@ -163,13 +162,10 @@ class Session(Following):
                     self._took_store(message)
 
     def _start_join(self, join: Join, now: float) -> None:
-        if self.seat is not None:
-            self._left = max(self._left, self.seat.round)
-            self._last_round_id = self.seat.round_id
-        self.seat = None
+        self._leave_seat()
         self._pending = None
         self._hosting = self._connecting = ""
-        self._claiming = self._steady = self._done = False
+        self._steady = self._done = False
         self.released = self.left_behind = None
         self.waiting, self.closed = 0, False
         self._parting = False
@@ -178,11 +174,14 @@ class Session(Following):
         if self._identity.addr:
             self._tell_joining()
 
-    def _abandon(self) -> None:
-        """Nobody will take the seat: the others are to see this node go, and not to wait for it in its round."""
+    def _leave_seat(self) -> None:
         if self.seat is not None:
             self._left, self._last_round_id = max(self._left, self.seat.round), self.seat.round_id
-            self.seat, self._claiming = None, False
+        self.seat, self._claiming = None, False
+
+    def _abandon(self) -> None:
+        """Nobody will take the seat: the others are to see this node go, and not to wait for it in its round."""
+        self._leave_seat()
         self._fail_join(RendezvousError("The wait for a round was interrupted."))
         self._parting = True
         self.journal.note("its user was interrupted and does not wait for a round any more")
@@ -291,8 +290,7 @@ class Session(Following):
             self._outage_since = now
             self.journal.note(f"the store does not answer: {error.message}")
             self.emit(StoreLost(error=error.message, **self._about))
-        pause = min(SLOWEST_RETRY, FIRST_RETRY * 2 ** min(self._attempts, 10))
-        self._retry_at = now + self._chance.uniform(0.5, 1.0) * pause
+        self._retry_within(min(SLOWEST_RETRY, FIRST_RETRY * 2 ** min(self._attempts, 10)))
         self._read_soon(0.0)
         if error.permanent:
             self._fail_join(error)
@@ -316,8 +314,10 @@ class Session(Following):
         self._fail_requests(error)
         if self._leave is not None and not self._announced:
             self._stopped = True
-        pause = SLOWEST_RETRY if self._leave is None else FIRST_RETRY
-        self._retry_at = self._clock.monotonic() + self._chance.uniform(0.5, 1.0) * pause
+        self._retry_within(SLOWEST_RETRY if self._leave is None else FIRST_RETRY)
+
+    def _retry_within(self, seconds: float) -> None:
+        self._retry_at = self._clock.monotonic() + self._chance.uniform(0.5, 1.0) * seconds
 
     def _check_deadlines(self) -> None:
         now = self._clock.monotonic()

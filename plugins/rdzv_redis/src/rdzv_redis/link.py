@@ -240,11 +240,9 @@ class Link:
         self._of_this_process()
         with self._changed:
             self._closed = True
-            idle, self._idle = self._idle, []
-            used = self._all.difference(idle)
+            used = self._all.difference(self._idle)
             self._changed.notify_all()
-        for connection in idle:
-            self.drop(connection)
+        self._drop_idle()
         for connection in used:
             # Its owner may be reading: end the conversation, and leave the closing to the owner.
             held = getattr(connection, "_sock", None)
