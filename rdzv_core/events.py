@@ -18,6 +18,7 @@ __all__ = [
     "EVENTS",
     "Event",
     "EventSink",
+    "HintShared",
     "JoinVetoed",
     "LeaderChanged",
     "MembersLost",
@@ -335,6 +336,25 @@ class PlacementFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HintShared(Event):
+    """Several members of a round wish for the same rank, and only one can have it."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    round: int
+    rank_hint: int
+    node_ids: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What happened, in one sentence."""
+        return (
+            f"{_nodes(len(self.node_ids))}{_names(self.node_ids)} wish for rank {self.rank_hint} in round {self.round} "
+            f"of run '{self.run_id}' and were ordered by address: give each a rank_hint of its own."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JoinVetoed(Event):
     """A hook forbade this node to join."""
 
@@ -366,6 +386,7 @@ EVENTS: tuple[type[Event], ...] = (
     StoreBack,
     RegisterRepublished,
     PlacementFailed,
+    HintShared,
     JoinVetoed,
 )
 """Every kind of event."""

@@ -594,7 +594,8 @@ HANDLER_OPTIONS: tuple[Option, ...] = (
         kind="integer",
         minimum=0,
         also_from=("PET_NODE_RANK",),
-        sentence="The rank that this node would like to have; heard if `placement` is `hint`.",
+        sentence="The rank that this node would like to have; heard if `placement` is `hint`. Of several that "
+        "wish for the same, the address decides, with a warning.",
     ),
     Option(
         name="domain",

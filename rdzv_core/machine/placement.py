@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from rdzv_core.machine.record import Record
 
-__all__ = ["place"]
+__all__ = ["place", "shared_hints"]
 
 _DIGITS = re.compile(r"([0-9]+)")
 
@@ -36,6 +36,15 @@ def place(policy: str, members: Sequence[Record], previous: Mapping[str, int]) -
     if policy == "hint":
         return _ids(sorted(members, key=_hinted))
     return _ids(sorted(members, key=_plain))
+
+
+def shared_hints(members: Sequence[Record]) -> dict[int, tuple[str, ...]]:
+    """The ranks that more than one of ``members`` wishes for, and the ids of those who do, in rank order."""
+    wishes: dict[int, list[str]] = {}
+    for record in sorted(members, key=_hinted):
+        if record.rank_hint is not None:
+            wishes.setdefault(record.rank_hint, []).append(record.node_id)
+    return {hint: tuple(ids) for hint, ids in wishes.items() if len(ids) > 1}
 
 
 def _ids(members: Sequence[Record]) -> tuple[str, ...]:

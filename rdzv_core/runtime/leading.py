@@ -14,9 +14,9 @@ from typing import Any
 from rdzv_core.api import Placed
 from rdzv_core.backend import Roster, Token
 from rdzv_core.errors import RendezvousStateError
-from rdzv_core.events import EventSink, MembersLost, NodesWaiting, PlacementFailed, RoundDecided
+from rdzv_core.events import EventSink, HintShared, MembersLost, NodesWaiting, PlacementFailed, RoundDecided
 from rdzv_core.machine.decide import Decision, Fresh, Timers, decide
-from rdzv_core.machine.placement import place
+from rdzv_core.machine.placement import place, shared_hints
 from rdzv_core.machine.record import Record
 from rdzv_core.machine.register import Page, Register, page_count, paginate
 from rdzv_core.machine.rules import Policy, Rules
@@ -266,6 +266,8 @@ class Leading:
                 self.held = Members(register.round_id, {node_id: rank for rank, node_id in enumerate(seats)})
                 self._members_of = register.round_id
             self._report(register, view.register)
+            if seats and seats == decision.seats and self._policy.placement == "hint":
+                self._report_shared_hints(register, seats)
         return Written(data=stored, token=stored_token, did=did, seats=seats)
 
     def _placed(self, seats: tuple[str, ...], view: View) -> Steps:
@@ -300,6 +302,11 @@ class Leading:
             self._emit(MembersLost(round=register.round, lost=register.lost, node_ids=lost, **self._about))
         if register.waiting and not before.waiting:
             self._emit(NodesWaiting(round=register.round, waiting=register.waiting, **self._about))
+
+    def _report_shared_hints(self, register: Register, seats: tuple[str, ...]) -> None:
+        chosen = set(seats)
+        for hint, node_ids in shared_hints([r for r in self.records if r.node_id in chosen]).items():
+            self._emit(HintShared(round=register.round, rank_hint=hint, node_ids=node_ids, **self._about))
 
 
 def read_members(register: Register, call: Callable[[Call], Steps]) -> Steps:

@@ -22,6 +22,7 @@ VALUES: dict[str, Any] = {
     "round_id": "r4",
     "world": 3,
     "rank": 1,
+    "rank_hint": 1,
     "waited": 0.5,
     "reason": "The last call has ended.",
     "lost": 2,
@@ -86,6 +87,12 @@ def test_every_kind_is_listed():
         (events.MembersLost, {}, "Round 4 of run 'job-7' lost 2 nodes (n2, n3)."),
         (events.MembersLost, {"lost": 1, "node_ids": ()}, "Round 4 of run 'job-7' lost 1 node."),
         (events.NodesWaiting, {}, "1 node waits to join run 'job-7' after round 4."),
+        (
+            events.HintShared,
+            {},
+            "2 nodes (n2, n3) wish for rank 1 in round 4 of run 'job-7' and were ordered by address: give each a "
+            "rank_hint of its own.",
+        ),
         (events.StoreBack, {}, "Node n1 reaches the redis store of run 'job-7' again after 12.3 s."),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdzv_core.machine.placement import place
+from rdzv_core.machine.placement import place, shared_hints
 from rdzv_core.machine.record import Record
 from rdzv_core.machine.rules import PLACEMENTS
 
@@ -66,11 +66,13 @@ def test_in_a_smaller_round_survivors_beyond_its_end_move_into_the_holes():
 def test_a_hint_is_a_wish():
     crew = [node("a", "h1", hint=3), node("b", "h2", hint=2), node("c", "h3", hint=1), node("d", "h4", hint=0)]
     assert place("hint", crew, {}) == ("d", "c", "b", "a")
+    assert shared_hints(crew) == {}
 
 
 def test_equal_hints_fall_back_on_the_address_and_none_comes_last():
     crew = [node("a", "h4"), node("b", "h3", hint=1), node("c", "h2", hint=1), node("d", "h1"), node("e", "h5", hint=0)]
     assert place("hint", crew, {}) == ("e", "c", "b", "d", "a")
+    assert shared_hints(crew) == {1: ("c", "b")}
 
 
 @given(st.sampled_from(PLACEMENTS), crews(), st.data())

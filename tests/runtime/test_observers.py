@@ -8,9 +8,17 @@ import pytest
 
 from rdzv_core.api import Observers, Placed
 from rdzv_core.errors import RendezvousError
-from rdzv_core.events import Event, JoinVetoed, LeaderChanged, PlacementFailed, RoundCompleted, RoundDecided
+from rdzv_core.events import (
+    Event,
+    HintShared,
+    JoinVetoed,
+    LeaderChanged,
+    PlacementFailed,
+    RoundCompleted,
+    RoundDecided,
+)
 from rdzv_core.machine.record import Record
-from tests.runtime.party import RUN, Party
+from tests.runtime.party import RUN, Guest, Party
 
 
 def test_a_quiet_life_in_events(party: Party):
@@ -120,6 +128,32 @@ def test_a_placement_hook_that_fails_is_replaced_by_sorted_and_named(party: Part
 def test_hints_are_heard(party: Party):
     guests = [party.guest(3, 3, placement="hint", rank_hint=hint) for hint in (2, 0, 1)]
     assert [info.rank for info in party.meet(*guests)] == [2, 0, 1]
+
+
+def hints_shared(guests: Sequence[Guest]) -> list[tuple[int, tuple[str, ...]]]:
+    return [(e.rank_hint, e.node_ids) for guest in guests for e in guest.events if isinstance(e, HintShared)]
+
+
+def test_nodes_that_wish_for_the_same_rank_are_named_once_a_round(party: Party):
+    wishes = {"d": 1, "a": 1, "b": 0, "c": 3}
+    guests = [party.guest(4, 4, addr, placement="hint", rank_hint=hint) for addr, hint in wishes.items()]
+    assert [info.rank for info in party.meet(*guests)] == [2, 1, 0, 3]
+    assert hints_shared(guests) == [(1, (guests[1].handler.node_id, guests[0].handler.node_id))]
+    party.meet(*guests)
+    assert len(hints_shared(guests)) == 2
+
+
+def test_hints_that_nobody_hears_may_be_shared(party: Party):
+    deaf = [party.guest(2, 2, addr, rank_hint=0) for addr in "ab"]
+    party.meet(*deaf)
+    assert hints_shared(deaf) == []
+
+
+def test_hints_that_a_placement_hook_overrules_may_be_shared(party: Party):
+    hook = Observers(place=reverse)
+    guests = [party.guest(2, 2, addr, observers=hook, placement="hint", rank_hint=0) for addr in "ab"]
+    assert [info.rank for info in party.meet(*guests)] == [1, 0]
+    assert hints_shared(guests) == []
 
 
 def test_survivors_keep_their_ranks_under_stable(party: Party):
