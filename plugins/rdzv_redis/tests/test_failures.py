@@ -8,11 +8,12 @@ import time
 import pytest
 import redis
 from rdzv_redis import RedisRendezvousBackend, create_handler
+from rdzv_redis.connection import Target
 from rdzv_redis.link import Link
 
 from rdzv_core.api import RendezvousParameters
 from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
-from rdzv_core.testing.conformance import Waiting, eventually
+from rdzv_core.testing.conformance import Waiting, eventually, together
 from rdzv_core.testing.proxy import FaultProxy
 
 LONG = 60.0
@@ -397,6 +398,20 @@ def test_a_connection_that_is_given_back_wakes_who_waits_for_one(connect, valkey
     assert call.result(within=5) is None
     link.close()
     pausing.result(within=5)
+
+
+def test_no_more_connections_are_opened_than_allowed_by_any_number_of_threads_at_once(connect, valkey, monkeypatch):
+    backend = connect(valkey.endpoint, max_connections=3, read_timeout=30)
+    link, make, counts = backend._link, Target.connection, []
+
+    def make_slowly(target: Target, connect_timeout: float) -> object:
+        time.sleep(0.02)  # for the others to find that there is room
+        counts.append(len(link._all))
+        return make(target, connect_timeout)
+
+    monkeypatch.setattr(Target, "connection", make_slowly)
+    together([backend.get_state] * 20)
+    assert max(counts) < 3
 
 
 # --- TLS

@@ -164,15 +164,14 @@ class Link:
     def take(self, deadline: float) -> Any:
         """A connected connection, used before or new; it is the caller's until given back or dropped."""
         self._of_this_process()
-        while connection := self._take_idle(deadline):
+        while True:
+            connection, is_new = self._claim(deadline)
+            if is_new:
+                break
             if _is_quiet(connection):
                 return connection
             self.drop(connection)
-        connection = None
         try:
-            connection = self.target.connection(max(deadline - monotonic(), 0.001))
-            with self._changed:
-                self._all.add(connection)
             connection.connect()
         except BaseException:
             self.drop(connection)
@@ -182,8 +181,8 @@ class Link:
             raise self._closed_error()
         return connection
 
-    def _take_idle(self, deadline: float) -> Any | None:
-        """An idle connection, or None when a new one may be opened."""
+    def _claim(self, deadline: float) -> tuple[Any, bool]:
+        """An idle connection, or one that is yet to connect and counts from now on; and whether it is new."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._closed or self._idle or len(self._all) < self.target.max_connections,
@@ -192,14 +191,16 @@ class Link:
             if self._closed:
                 raise self._closed_error()
             if self._idle:
-                return self._idle.pop()
+                return self._idle.pop(), False
             if len(self._all) >= self.target.max_connections:
                 raise RendezvousConnectionError(
                     f"All {self.target.max_connections} connections to Redis at {self.target} are in use. "
                     "Raise the option max_connections.",
                     backend="redis",
                 )
-            return None
+            connection = self.target.connection(max(deadline - monotonic(), 0.001))
+            self._all.add(connection)
+            return connection, True
 
     def give_back(self, connection: Any) -> None:
         """Let others use the connection; it must owe nobody an answer."""
@@ -221,9 +222,8 @@ class Link:
         with self._changed:
             self._all.discard(connection)
             self._changed.notify_all()  # who pauses between two tries listens too
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.disconnect()
+        with contextlib.suppress(Exception):
+            connection.disconnect()
 
     def _closed_error(self) -> RendezvousConnectionError:
         return RendezvousConnectionError(
