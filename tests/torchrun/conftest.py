@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,15 +9,7 @@ import pytest
 
 from tests.torchrun.launcher import Job
 
-
-def free_port() -> int:
-    """A port on loopback that was free just now; below 55536, where clusters of Redis can use it."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        if port < 55536:
-            return port
+pytest.register_assert_rewrite("tests.torchrun.looking", "tests.torchrun.stories")
 
 
 @pytest.fixture
@@ -32,3 +23,9 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
             return stack.enter_context(Job(folder=folder, **settings))
 
         yield make
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Path:
+    """A file; workers that were started with ``--until`` end well when it exists."""
+    return tmp_path / "end"

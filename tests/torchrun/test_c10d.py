@@ -1,7 +1,7 @@
 """Real torchrun over torch's own store, which one of the launchers hosts: what happens when launchers come and go.
 
-The stories that differ from one store to the next only in name are told over Redis; here are the main ones again, and
-those of a store that lives in a launcher: it may end first, be killed, or be stopped.
+Besides the stories of any store (:mod:`tests.torchrun.stories`) those of a store that lives in a launcher: it may end
+first, be killed, or be stopped.
 """
 
 from __future__ import annotations
@@ -10,24 +10,21 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rdzv_c10d import C10dServer
 
-from tests.torchrun.conftest import free_port
+from rdzv_core.servers import free_port
+from tests.torchrun import stories
 from tests.torchrun.launcher import Job, Node
-from tests.torchrun.looking import logged, re_formed_after, wait_for_world
+from tests.torchrun.looking import logged, wait_for_world
+from tests.torchrun.stories import CONF, INTERVAL, TTL, expect_to_end_well, others, three_at_work
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(240)]
 
-INTERVAL = 1.0
-TTL = 3 * INTERVAL
 MACHINE = 2.0
 """Seconds granted to a machine that runs several tests at once."""
-CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 2, "scale_up_delay": 1}
 
 
 @pytest.fixture
@@ -39,12 +36,6 @@ def c10d_job(make_job: Callable[..., Job]) -> Callable[..., Job]:
     return make
 
 
-@pytest.fixture
-def end(tmp_path: Path) -> Path:
-    """A file; workers that were started with ``--until`` end well when it exists."""
-    return tmp_path / "end"
-
-
 def host_of(job: Job) -> Node:
     """The node whose launcher hosts the store; the last to say so, if it has moved on."""
     words = "this process hosts the store"
@@ -52,19 +43,29 @@ def host_of(job: Job) -> Node:
     return max(hosts, key=lambda node: logged(node, words))
 
 
-def others(job: Job, *nodes: Node) -> list[str]:
-    return [node.name for node in job.nodes.values() if node not in nodes]
+def not_the_host(job: Job) -> Node:
+    """One of those whose launchers do not host the store."""
+    return next(node for node in job.nodes.values() if node is not host_of(job))
 
 
 def test_one_failed_worker_restarts_all_and_the_job_ends_well(c10d_job):
-    """The restart on which torch's own c10d may hang."""
-    job = c10d_job("2", max_restarts=1, arguments=["--steps=10"])
-    job.start("a")
-    job.start("b", "--fail-at=3")
+    stories.a_failed_worker_restarts_all_and_the_job_ends_well(c10d_job)
 
-    assert job.statuses(within=90) == {"a": 0, "b": 0}, job.story()
-    for node in job.nodes.values():
-        assert [line["old_keys"] for line in node.progress("connected")] == [False, False], "a fresh store per round"
+
+def test_survivors_of_a_stopped_launcher_go_on_without_a_restart(c10d_job, end):
+    stories.survivors_of_a_stopped_launcher_go_on_without_a_restart(c10d_job, end, not_the_host, 1.0 + MACHINE)
+
+
+def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(c10d_job, end):
+    stories.survivors_of_a_killed_launcher_re_form(c10d_job, end, not_the_host, TTL + 1.0 + INTERVAL + MACHINE)
+
+
+def test_a_late_joiner_is_taken_in(c10d_job, end):
+    stories.a_late_joiner_is_taken_in(c10d_job, end)
+
+
+def test_a_spare_is_promoted_when_a_member_dies_and_ends_well_if_never_needed(c10d_job, end):
+    stories.a_spare_is_promoted_when_a_member_dies_and_ends_well_if_never_needed(c10d_job, end)
 
 
 def test_one_node_needs_no_endpoint(c10d_job):
@@ -80,51 +81,10 @@ def test_several_nodes_without_an_endpoint_are_refused_at_once(c10d_job):
     assert "The rendezvous endpoint is empty" in node.log().splitlines()[-1]
 
 
-def test_survivors_of_a_stopped_launcher_go_on_at_once(c10d_job, end):
-    job = c10d_job("2:3", arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=90)
-    victim = next(node for node in job.nodes.values() if node is not host_of(job))
-    survivors = others(job, victim)
-
-    stopped_at = datetime.now()
-    victim.signal(signal.SIGTERM)
-    wait_for_world(job, 2, *survivors, within=60)
-    assert re_formed_after([job.nodes[name] for name in survivors], stopped_at) < 1.0 + MACHINE
-
-    end.touch()
-    statuses = job.statuses(within=60)
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
-    assert statuses[victim.name] == 1
-
-
-def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(c10d_job, end):
-    """Its workers live on and notice nothing, nor do the others': only the rendezvous can tell the survivors."""
-    job = c10d_job("2:3", worker="alone", arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=90)
-    victim = next(node for node in job.nodes.values() if node is not host_of(job))
-    survivors = others(job, victim)
-
-    killed_at = datetime.now()
-    victim.signal(signal.SIGKILL)
-    wait_for_world(job, 2, *survivors, within=60)
-    assert re_formed_after([job.nodes[name] for name in survivors], killed_at) < TTL + 1.0 + INTERVAL + MACHINE
-
-    end.touch()
-    statuses = job.statuses(within=60)
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
 def test_when_the_launcher_that_hosts_the_store_ends_another_hosts_it_and_the_job_goes_on(c10d_job, end, number):
     """All launchers have the endpoint's address, so the next of them hosts a new store, and all say what they hold."""
-    job = c10d_job("2:3", worker="alone", arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=90)
+    job = three_at_work(c10d_job, worker="alone", arguments=[f"--until={end}"])
     victim = host_of(job)
     survivors = others(job, victim)
 
@@ -133,23 +93,19 @@ def test_when_the_launcher_that_hosts_the_store_ends_another_hosts_it_and_the_jo
     job.wait(lambda: host_of(job).name in survivors, "another host: the first may stay a while for the others", 30)
 
     end.touch()
-    statuses = job.statuses(within=60)
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    expect_to_end_well(job, survivors)
 
 
 def test_with_a_list_of_endpoints_the_next_one_is_hosted_when_the_first_is_lost(c10d_job, end):
     """On machines of their own each node could host only its own address; here the list alone is on trial."""
     first, second = f"127.0.0.1:{free_port()}", f"127.0.0.2:{free_port()}"
-    job = c10d_job(
-        "2:3",
+    job = three_at_work(
+        c10d_job,
         worker="alone",
         endpoint=f"{first},{second}",
         conf={"failover_timeout": 1},
         arguments=[f"--until={end}"],
     )
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=90)
     victim = host_of(job)
     survivors = others(job, victim)
 
@@ -158,8 +114,7 @@ def test_with_a_list_of_endpoints_the_next_one_is_hosted_when_the_first_is_lost(
     assert host_of(job).name in survivors
 
     end.touch()
-    statuses = job.statuses(within=60)
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    expect_to_end_well(job, survivors)
 
 
 def test_a_job_that_loses_its_store_for_good_is_told_which_host_it_was(c10d_job, end):
@@ -212,8 +167,7 @@ def test_scaled_up_and_down_with_a_node_lost_at_any_moment(c10d_job, end, seed):
     job.wait(lambda: of_one_round(job, survivors) == [0, 1], "the two survivors in a round of their own", within=90)
 
     end.touch()
-    statuses = job.statuses(within=60)
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    expect_to_end_well(job, survivors)
     for node in job.nodes.values():
         assert "RendezvousClosedError" not in node.log(), job.story()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.torchrun.conftest import free_port
+from rdzv_core.servers import free_port
 from tests.torchrun.launcher import Job
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun")]

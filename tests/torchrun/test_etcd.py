@@ -1,7 +1,6 @@
 """Real torchrun over a real etcd, by its v3 API: what happens to a job when its nodes or its store fail.
 
-The stories that differ from one store to the next only in name are told over Redis; here are the main ones again,
-those of a cluster of three, and one by the v2 API.
+Besides the stories of any store (:mod:`tests.torchrun.stories`) those of a cluster of three, and one by the v2 API.
 """
 
 from __future__ import annotations
@@ -9,25 +8,22 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rdzv_etcd import EtcdServer, EtcdV3RendezvousBackend
 from rdzv_etcd.target import target_of
 
+from tests.torchrun import stories
 from tests.torchrun.etcd_cluster import Cluster
 from tests.torchrun.launcher import Job
-from tests.torchrun.looking import re_formed_after, rounds, wait_for_world
+from tests.torchrun.looking import rounds, wait_for_world
+from tests.torchrun.stories import CONF, INTERVAL, TTL
 
-pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun")]
+pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(240)]
 
-INTERVAL = 1.0
-TTL = 3 * INTERVAL
 MACHINE = 1.5
 """Seconds granted to a machine that runs several tests at once, and to etcd, which looks for ended leases twice a s."""
-CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 2, "scale_up_delay": 1, "closed_ttl": 2}
 
 
 @pytest.fixture
@@ -45,59 +41,16 @@ def etcd_job(make_job: Callable[..., Job], server: EtcdServer) -> Callable[..., 
     return make
 
 
-@pytest.fixture
-def end(tmp_path: Path) -> Path:
-    """A file; workers that were started with ``--until`` end well when it exists."""
-    return tmp_path / "end"
-
-
 def test_one_failed_worker_restarts_all_and_the_job_ends_well(etcd_job):
-    job = etcd_job("2", max_restarts=1, arguments=["--steps=10"])
-    job.start("a")
-    job.start("b", "--fail-at=3")
-
-    assert job.statuses(within=60) == {"a": 0, "b": 0}, job.story()
-    for node in job.nodes.values():
-        assert [line["old_keys"] for line in node.progress("connected")] == [False, False], "a fresh store per round"
-        assert len(rounds(node)) == 2
+    stories.a_failed_worker_restarts_all_and_the_job_ends_well(etcd_job)
 
 
-def test_survivors_of_a_stopped_launcher_go_on_at_once(etcd_job, end):
-    job = etcd_job("2:3", arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=60)
-    victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == 0)
-    survivors = [n.name for n in job.nodes.values() if n is not victim]
-
-    stopped_at = datetime.now()
-    victim.signal(signal.SIGTERM)
-    wait_for_world(job, 2, *survivors)
-    assert re_formed_after([job.nodes[name] for name in survivors], stopped_at) < 1.0 + MACHINE
-
-    end.touch()
-    statuses = job.statuses()
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
-    assert statuses[victim.name] == 1
+def test_survivors_of_a_stopped_launcher_go_on_without_a_restart(etcd_job, end):
+    stories.survivors_of_a_stopped_launcher_go_on_without_a_restart(etcd_job, end, stories.rank(0), 1.0 + MACHINE)
 
 
 def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(etcd_job, end):
-    """Its workers live on and notice nothing, nor do the others': only the rendezvous can tell the survivors."""
-    job = etcd_job("2:3", worker="alone", arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=60)
-    victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == 0)
-    survivors = [n.name for n in job.nodes.values() if n is not victim]
-
-    killed_at = datetime.now()
-    victim.signal(signal.SIGKILL)
-    wait_for_world(job, 2, *survivors)
-    assert re_formed_after([job.nodes[name] for name in survivors], killed_at) < TTL + 1.0 + INTERVAL + MACHINE
-
-    end.touch()
-    statuses = job.statuses()
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    stories.survivors_of_a_killed_launcher_re_form(etcd_job, end, stories.rank(0), TTL + 1.0 + INTERVAL + MACHINE)
 
 
 def test_a_paused_node_is_missed_comes_back_learns_it_and_joins_anew(etcd_job, end):
@@ -118,35 +71,11 @@ def test_a_paused_node_is_missed_comes_back_learns_it_and_joins_anew(etcd_job, e
 
 
 def test_a_late_joiner_is_taken_in(etcd_job, end):
-    job = etcd_job("1:3", arguments=[f"--until={end}"])
-    job.start("a")
-    wait_for_world(job, 1, "a", within=60)
-
-    job.start("b")
-    wait_for_world(job, 2, "a", "b")
-
-    end.touch()
-    assert job.statuses() == {"a": 0, "b": 0}, job.story()
+    stories.a_late_joiner_is_taken_in(etcd_job, end)
 
 
 def test_a_spare_is_promoted_when_a_member_dies_and_ends_well_if_never_needed(etcd_job, end):
-    job = etcd_job("2", max_restarts=1, arguments=[f"--until={end}"])
-    job.start("a")
-    job.start("b")
-    wait_for_world(job, 2, "a", "b", within=60)
-    for name in ("spare", "never-needed"):
-        job.start(name)
-        job.wait(lambda name=name: "is a spare" in job.nodes[name].log(), f"{name} as a spare")
-
-    job.nodes["b"].kill()
-    wait_for_world(job, 2, "a", "spare")
-
-    end.touch()
-    statuses = job.statuses()
-    assert {n: statuses[n] for n in ("a", "spare", "never-needed")} == {"a": 0, "spare": 0, "never-needed": 0}, (
-        job.story()
-    )
-    assert rounds(job.nodes["never-needed"]) == []
+    stories.a_spare_is_promoted_when_a_member_dies_and_ends_well_if_never_needed(etcd_job, end)
 
 
 def test_an_id_is_free_again_after_its_closed_ttl(etcd_job, server):
@@ -196,13 +125,9 @@ def test_training_goes_on_over_the_death_of_etcds_leader_and_a_lost_quorum(etcd_
 
 
 def test_a_killed_launcher_is_missed_by_the_v2_api_too(etcd_job, end):
-    job = etcd_job("2:3", worker="alone", backend="rdzv-etcd-v2", arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=60)
+    job = stories.three_at_work(etcd_job, worker="alone", backend="rdzv-etcd-v2", arguments=[f"--until={end}"])
     job.nodes["b"].signal(signal.SIGKILL)
     wait_for_world(job, 2, "a", "c")
 
     end.touch()
-    statuses = job.statuses()
-    assert (statuses["a"], statuses["c"]) == (0, 0), job.story()
+    stories.expect_to_end_well(job, ["a", "c"])

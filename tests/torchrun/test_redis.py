@@ -1,6 +1,6 @@
 """Real torchrun over a real Redis-protocol server: what happens to a job when its nodes, workers or store fail.
 
-Each test tells one story. Times are scaled down by options (keep-alive every second, dead after three).
+Each test tells one story; those of any store are in :mod:`tests.torchrun.stories`.
 """
 
 from __future__ import annotations
@@ -8,23 +8,21 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rdzv_redis import RedisRendezvousBackend, RedisServer
 
+from tests.torchrun import stories
 from tests.torchrun.launcher import Job, Node
-from tests.torchrun.looking import leader, re_formed_after, rounds, wait_for_world
+from tests.torchrun.looking import leader, rounds, wait_for_world
+from tests.torchrun.stories import CONF, INTERVAL, TTL
 
-pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun")]
+pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(240)]
 
-INTERVAL = 1.0
-TTL = 3 * INTERVAL
 MACHINE = 1.0
 """Seconds granted to a machine that runs several tests at once."""
-CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 2, "scale_up_delay": 1, "closed_ttl": 1}
 
 
 @pytest.fixture
@@ -34,7 +32,7 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def redis_job(make_job: Callable[..., Job], server: RedisServer, tmp_path: Path) -> Callable[..., Job]:
+def redis_job(make_job: Callable[..., Job], server: RedisServer) -> Callable[..., Job]:
     def make(nnodes: str, *, conf: dict[str, object] | None = None, **settings: Any) -> Job:
         return make_job(
             backend="redis", endpoint=server.endpoint, nnodes=nnodes, conf={**CONF, **(conf or {})}, **settings
@@ -43,25 +41,11 @@ def redis_job(make_job: Callable[..., Job], server: RedisServer, tmp_path: Path)
     return make
 
 
-@pytest.fixture
-def end(tmp_path: Path) -> Path:
-    """A file; workers that were started with ``--until`` end well when it exists."""
-    return tmp_path / "end"
-
-
 # --- (a) a worker fails ----------------------------------------------------------------------------------------
 
 
 def test_one_failed_worker_restarts_all_and_the_job_ends_well(redis_job):
-    job = redis_job("2", max_restarts=1, arguments=["--steps=10"])
-    job.start("a")
-    job.start("b", "--fail-at=3")
-
-    assert job.statuses(within=60) == {"a": 0, "b": 0}, job.story()
-    for node in job.nodes.values():
-        assert [line["old_keys"] for line in node.progress("connected")] == [False, False], "a fresh store per round"
-        assert len(rounds(node)) == 2
-    assert {world for node in job.nodes.values() for _, world in rounds(node)} == {2}
+    stories.a_failed_worker_restarts_all_and_the_job_ends_well(redis_job)
 
 
 # --- (b) a launcher is told to stop ----------------------------------------------------------------------------
@@ -70,25 +54,9 @@ def test_one_failed_worker_restarts_all_and_the_job_ends_well(redis_job):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("victim_rank", [0, 1])
 def test_survivors_of_a_stopped_launcher_go_on_without_a_restart(redis_job, end, number, victim_rank):
-    job = redis_job("2:3", arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=60)
-    victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == victim_rank)
-    survivors = [n.name for n in job.nodes.values() if n is not victim]
-
-    before = {name: len(rounds(job.nodes[name])) for name in survivors}
-    stopped_at = datetime.now()
-    victim.signal(number)
-    wait_for_world(job, 2, *survivors)
-    assert re_formed_after([job.nodes[name] for name in survivors], stopped_at) < 1.0 + MACHINE
-    assert {name: len(rounds(job.nodes[name])) - 1 for name in survivors} == before, "one round more, and no other"
-
-    end.touch()
-    statuses = job.statuses()
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
-    assert statuses[victim.name] == 1
-    assert "was closed by" not in victim.log()
+    stories.survivors_of_a_stopped_launcher_go_on_without_a_restart(
+        redis_job, end, stories.rank(victim_rank), 1.0 + MACHINE, number
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -117,12 +85,9 @@ def test_a_launcher_stopped_in_its_first_wait_leaves_at_once(redis_job, number, 
 
 @pytest.mark.parametrize("victim_rank", [0, 2])
 def test_survivors_of_a_killed_node_spend_one_restart_and_go_on(redis_job, end, victim_rank):
-    job = redis_job("2:3", max_restarts=1, arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=60)
-    victim = next(n for n in job.nodes.values() if rounds(n)[-1][0] == victim_rank)
-    survivors = [n.name for n in job.nodes.values() if n is not victim]
+    job = stories.three_at_work(redis_job, max_restarts=1, arguments=[f"--until={end}"])
+    victim = stories.rank(victim_rank)(job)
+    survivors = stories.others(job, victim)
 
     victim.kill()
     wait_for_world(job, 2, *survivors)
@@ -130,64 +95,26 @@ def test_survivors_of_a_killed_node_spend_one_restart_and_go_on(redis_job, end, 
     assert spent in ([0, 1], [1, 1]), "the first whose worker fails; the other may be told before its own does"
 
     end.touch()
-    statuses = job.statuses()
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    stories.expect_to_end_well(job, survivors)
 
 
 @pytest.mark.parametrize("led", [True, False], ids=["the leader", "another"])
 def test_survivors_of_a_killed_launcher_re_form_within_the_ttl(redis_job, end, led):
-    """Its workers live on and notice nothing, nor do the others': only the rendezvous can tell the survivors."""
-    job = redis_job("2:3", worker="alone", arguments=[f"--until={end}"])
-    for name in "abc":
-        job.start(name)
-    wait_for_world(job, 3, *"abc", within=60)
-    victim = next(n for n in job.nodes.values() if (n is leader(job)) == led)
-    survivors = [n.name for n in job.nodes.values() if n is not victim]
+    def choose(job: Job) -> Node:
+        return next(node for node in job.nodes.values() if (node is leader(job)) == led)
 
-    killed_at = datetime.now()
-    victim.signal(signal.SIGKILL)
-    wait_for_world(job, 2, *survivors)
-    assert re_formed_after([job.nodes[name] for name in survivors], killed_at) < TTL + 1.0 + led * INTERVAL + MACHINE
-
-    end.touch()
-    statuses = job.statuses()
-    assert {name: statuses[name] for name in survivors} == dict.fromkeys(survivors, 0), job.story()
+    stories.survivors_of_a_killed_launcher_re_form(redis_job, end, choose, TTL + 1.0 + led * INTERVAL + MACHINE)
 
 
 # --- (d) late joiners and spares -------------------------------------------------------------------------------
 
 
 def test_a_late_joiner_is_taken_in(redis_job, end):
-    job = redis_job("1:3", arguments=[f"--until={end}"])
-    job.start("a")
-    wait_for_world(job, 1, "a", within=60)
-
-    job.start("b")
-    wait_for_world(job, 2, "a", "b")
-
-    end.touch()
-    assert job.statuses() == {"a": 0, "b": 0}, job.story()
+    stories.a_late_joiner_is_taken_in(redis_job, end)
 
 
 def test_a_spare_is_promoted_when_a_member_dies_and_ends_well_if_never_needed(redis_job, end):
-    job = redis_job("2", max_restarts=1, arguments=[f"--until={end}"])
-    job.start("a")
-    job.start("b")
-    wait_for_world(job, 2, "a", "b", within=60)
-    for name in ("spare", "never-needed"):
-        job.start(name)
-        job.wait(lambda name=name: "is a spare" in job.nodes[name].log(), f"{name} as a spare")
-
-    job.nodes["b"].kill()
-    wait_for_world(job, 2, "a", "spare")
-
-    end.touch()
-    statuses = job.statuses()
-    assert {n: statuses[n] for n in ("a", "spare", "never-needed")} == {"a": 0, "spare": 0, "never-needed": 0}, (
-        job.story()
-    )
-    assert rounds(job.nodes["never-needed"]) == []
-    assert "Traceback" not in job.nodes["never-needed"].log()
+    stories.a_spare_is_promoted_when_a_member_dies_and_ends_well_if_never_needed(redis_job, end)
 
 
 # --- (e) the end of a job --------------------------------------------------------------------------------------
