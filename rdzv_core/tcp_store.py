@@ -1,4 +1,7 @@
-"""Opening a torch ``TCPStore``: torch itself when it is first needed, a socket of ours, and libuv if it is there."""
+"""torch's ``TCPStore``: opened with torch itself when it is first needed, a socket of ours, and libuv if it is there.
+
+And how to wait at one without flooding the logs.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 from rdzv_core.errors import RendezvousConnectionError
 
-__all__ = ["BACKLOG", "listen_everywhere", "serve_tcp_store", "torch_distributed"]
+__all__ = ["BACKLOG", "await_keys", "listen_everywhere", "serve_tcp_store", "torch_distributed"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +27,31 @@ _libuv_refused = threading.Event()
 
 BACKLOG = 4096
 """Connections that may wait to be taken in, where the system allows as many: all nodes come at one moment."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
+"""Seconds between two looks for a key, at least and at most; else a quarter of the time waited, which is by how much a
+key may be found late."""
+
+
+def await_keys(store: Any, keys: Sequence[str], stopped: Callable[[float], bool]) -> bool:
+    """Look for keys, ever less often, until they are there.
+
+    For waits that must be ended early: one of torch's own cannot be, and torch prints two lines on stderr for each wait
+    of a TCPStore whose time is over (2.13), so that a wait in short turns floods the logs.
+
+    Args:
+        store: Any c10d store.
+        keys: All of them are to be there.
+        stopped: Waits for so many seconds at most, and says whether to stop: an event's ``wait``.
+
+    Returns:
+        Whether they are there.
+    """
+    began = monotonic()
+    while not store.check(list(keys)):
+        if stopped(min(max(FIRST_PAUSE, (monotonic() - began) / 4), LONGEST_PAUSE)):
+            return False
+    return True
 
 
 def listen_everywhere(port: int) -> socket.socket:

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from rdzv_core.torchrun.aside import Aside, key_came
+from rdzv_core.tcp_store import await_keys
+from rdzv_core.torchrun.aside import Aside
 
 __all__ = ["all_arrive"]
 
@@ -43,7 +44,7 @@ def all_arrive(store: Any, world: int, stands: Callable[[], bool], timeout: floa
     def arrive(told_to_end: threading.Event) -> bool:
         if store.add(COUNT, 1) == world:
             return _verdict(store, ALL_CAME)
-        if key_came(store, [VERDICT], told_to_end):
+        if await_keys(store, [VERDICT], told_to_end.wait):
             return bytes(store.get(VERDICT)) == ALL_CAME
         return _verdict(store, GIVEN_UP)
 

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import torch.distributed as dist
-
-__all__ = ["SLICE", "Aside", "key_came"]
+__all__ = ["Aside"]
 
 T = TypeVar("T")
 
-SLICE = timedelta(seconds=0.25)
-"""How long a wait lasts before it asks whether to go on; what is waited for wakes it at once."""
+SLICE = 0.25
+"""Seconds that a wait lasts before it asks whether to go on; the end of the work wakes it at once."""
 
 FAREWELL = 1.0
 """Seconds for a thread to end when it is told to; one that is in a call of torch's when the interpreter ends aborts the
@@ -62,7 +59,7 @@ class Aside(Generic[T]):
         """
         try:
             threading.Thread(target=self._run, name="rdzv-aside", daemon=True).start()
-            while not self._ended.wait(SLICE.total_seconds()):
+            while not self._ended.wait(SLICE):
                 if not go_on():
                     self._told_to_end.set()
                     self._ended.wait(patience)
@@ -74,15 +71,3 @@ class Aside(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result
-
-
-def key_came(store: Any, keys: list[str], told_to_end: threading.Event) -> bool:
-    """Wait until the keys are there; False if told to end before."""
-    while True:
-        try:
-            store.wait(keys, SLICE)
-        except dist.DistStoreError:
-            if told_to_end.is_set():
-                return False
-        else:
-            return True

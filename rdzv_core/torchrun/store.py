@@ -15,7 +15,8 @@ from typing import Any
 import torch.distributed as dist
 
 from rdzv_core.runtime.handler import DynamicRendezvousHandler
-from rdzv_core.torchrun.aside import Aside, key_came
+from rdzv_core.tcp_store import await_keys
+from rdzv_core.torchrun.aside import Aside
 
 __all__ = ["AgentStore"]
 
@@ -60,7 +61,7 @@ class AgentStore(dist.Store):  # type: ignore[misc] # torch has no types here
             return
         seconds = (timeout or self._store.timeout).total_seconds()
         deadline = time.monotonic() + seconds
-        waiting = Aside(lambda told_to_end: key_came(self._store, keys, told_to_end))
+        waiting = Aside(lambda told_to_end: await_keys(self._store, keys, told_to_end.wait))
         if waiting.result(lambda: self._handler.released is None and time.monotonic() < deadline):
             return
         if self._handler.released is not None:

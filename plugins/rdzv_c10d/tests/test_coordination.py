@@ -10,10 +10,11 @@ from rdzv_c10d import C10dRendezvousBackend, reader
 from rdzv_c10d.board import decode
 from rdzv_c10d.coordination import C10dCoordinationBackend
 from rdzv_c10d.keys import RunKeys
+from rdzv_c10d.plug import Plug, plugged
 from rdzv_c10d.stores import peek
 
 from rdzv_core.errors import RendezvousStateError
-from rdzv_core.testing.suite import eventually
+from rdzv_core.testing.suite import Waiting, eventually
 
 from .stores import open_client, open_server
 
@@ -74,8 +75,9 @@ class CountingSource:
         self._port = port
         self.calls: list[str] = []
 
-    def open(self) -> tuple[Any, None]:
-        return Counting(open_client(self._port), self.calls), None
+    def open(self) -> tuple[Any, Plug | None]:
+        client, plug = plugged(lambda: open_client(self._port))
+        return Counting(client, self.calls), plug
 
     def doubt(self) -> None: ...
 
@@ -117,6 +119,59 @@ def test_the_commands_of_a_node_are_few_and_counted(server, open_backend, reques
 
     assert asked(woken) == 3, "a look, a wait, and a look"
     node.close()
+
+
+@pytest.mark.parametrize("has_plug", [True, False], ids=["plugged", "unplugged"])
+def test_nothing_is_said_on_stderr_while_nodes_wait_and_when_they_leave(server, capfd, request, has_plug):
+    """torch prints two lines for each wait whose time is over, and thirty for one that is ended by force."""
+
+    def open_one() -> C10dCoordinationBackend:
+        source = CountingSource(server.port)
+        if not has_plug:
+            source.open = lambda: (open_client(server.port), None)
+        return C10dCoordinationBackend.at(source, request.node.name)
+
+    nodes = [open_one() for _ in range(4)]
+    for number, node in enumerate(nodes):
+        node.announce(f"n{number}", 1, b"", LONG)
+    token = nodes[0].set_state(b"state")[1]
+    version = nodes[0].roster().version
+    waiting = [Waiting(lambda node=node: node.wait_state(token, LONG)) for node in nodes]
+    leading = Waiting(lambda: nodes[0].roster(version, LONG))
+    assert all(each.blocks() for each in (*waiting, leading))
+
+    for number in (3, 2):
+        began = time.monotonic()
+        nodes[number].withdraw(f"n{number}", 2, LONG)
+        nodes[number].close()
+        assert time.monotonic() - began < 5
+        assert waiting[number].result(within=2) is None
+    assert leading.result(within=2) is not None
+    assert waiting[0].blocks()
+    assert waiting[1].blocks()
+    after = nodes[1].set_state(b"more", token)[1]
+    assert [waiting[n].result(within=2) for n in (0, 1)] == [(b"more", after)] * 2
+    waiting = [Waiting(lambda node=node: node.wait_state(after, LONG)) for node in nodes[:2]]
+    assert all(each.blocks() for each in waiting)
+    for node in nodes[:2]:
+        node.close()
+    assert [each.result(within=2) for each in waiting] == [None, None]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_node_that_leaves_wakes_the_others_once_though_many_leave(server, request):
+    """They look for themselves for a while then, so that who leaves next need not wake anybody."""
+    sources = [CountingSource(server.port) for _ in range(5)]
+    nodes = [C10dCoordinationBackend.at(source, request.node.name) for source in sources]
+    token = nodes[0].set_state(b"state")[1]
+    waiting = [Waiting(lambda node=node: node.wait_state(token, LONG)) for node in nodes]
+    assert all(each.blocks() for each in waiting)
+    before = decode(peek(open_client(server.port), RunKeys(request.node.name).board), "board")
+    for node, wait in zip(nodes, waiting, strict=True):
+        node.close()
+        assert wait.result(within=2) is None
+    after = decode(peek(open_client(server.port), RunKeys(request.node.name).board), "board")
+    assert before.news < after.news <= before.news + 2
 
 
 def test_a_leader_asks_no_more_when_nothing_happens(server, open_backend, request, monkeypatch):

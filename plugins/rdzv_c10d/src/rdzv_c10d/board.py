@@ -68,6 +68,10 @@ class Board:
         """With the lease given up, which waiters are told."""
         return replace(self, lease=None, leases_given_up=self.leases_given_up + 1, news=self.news + 1)
 
+    def ringing(self) -> Board:
+        """With nothing new, but waiters woken."""
+        return replace(self, news=self.news + 1)
+
     def staying(self, keep: float) -> Board:
         """With register and pages staying for ``keep`` seconds from now."""
         return replace(self, keep=keep, kept=word())

@@ -110,6 +110,7 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
         end = monotonic() + timeout
         given_up: int | None = None
         sight: _Sight | None = None
+        rung = False
         try:
             while True:
                 if sight is None:
@@ -123,7 +124,9 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
                 left = end - monotonic()
                 if left <= 0:
                     return None
-                sight = self._board_bell.wait(self._keys.news(board.news + 1), left, self._look)
+                key = self._keys.news(board.news + 1)
+                sight = self._board_bell.wait(key, left, self._look, settling=rung)
+                rung = sight is not None
         except Closed:
             return None
 
@@ -361,7 +364,17 @@ class C10dCoordinationBackend(C10dRendezvousBackend, CoordinationBackend):
 
     def close(self) -> None:
         """Let go of connections and threads, and wake blocked waits."""
-        self._link.close()
+        self._link.close(self._ring)
+
+    def _ring(self, client: Any) -> None:
+        """Wake one's own bells, and with them all that wait for the same."""
+
+        def edit(board: Board) -> Board | None:
+            return board.ringing() if self._board_bell.sleeps and board.write else None
+
+        self._change(client, edit)
+        if self._roll_bell.sleeps:
+            client.set(self._keys.entry(client.add(self._keys.log, 1)), void())
 
     # --- looking at the board, and changing it
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -71,26 +72,47 @@ class Line:
 
     Attributes:
         opened: Kept when the client is there, or cannot be had.
+        sleeps: In a call that only a key ends, or :meth:`hang_up`.
     """
 
     def __init__(self, open_client: Callable[[], tuple[Any, Plug | None]]) -> None:
         self._open = open_client
         self.opened = Promise()
         self._work: SimpleQueue[tuple[Promise, Job] | None] = SimpleQueue()
-        self._given_up = False
+        self._given_up = threading.Event()
         self._plug: Plug | None = None
+        self.sleeps = False
         self._thread = threading.Thread(target=self._run, name="rdzv-c10d", daemon=True)
         self._thread.start()
 
     @property
     def given_up(self) -> bool:
         """Whether :meth:`give_up` was called; a job that takes long should end then."""
-        return self._given_up
+        return self._given_up.is_set()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait in the middle of a job, no longer than until it should end; answers whether it should."""
+        return self._given_up.wait(seconds)
 
     @property
     def has_plug(self) -> bool:
         """Whether a call under way can be ended by :meth:`hang_up`."""
         return self._plug is not None
+
+    def sleep(self, client: Any, key: str, timeout: timedelta, may_sleep: Callable[[], bool]) -> bool:
+        """In a job: let torch wait for a key; False if that is not wanted any more.
+
+        Raises:
+            DistStoreError: The time is over.
+            DistNetworkError: The connection broke, or was ended.
+        """
+        self.sleeps = True
+        try:
+            if wanted := may_sleep():  # asked after others can see that it sleeps
+                client.wait([key], timeout)
+            return wanted
+        finally:
+            self.sleeps = False
 
     def submit(self, job: Job) -> Promise:
         """Ask for a job to be done; jobs are done in order."""
@@ -100,7 +122,7 @@ class Line:
 
     def give_up(self) -> None:
         """Let client and thread end, as soon as no call is under way."""
-        self._given_up = True
+        self._given_up.set()
         self._work.put(None)
 
     def hang_up(self) -> None:
@@ -124,7 +146,7 @@ class Line:
                 work[0].settle(error=error)
             return
         self.opened.settle()
-        while (work := self._work.get()) is not None and not self._given_up:
+        while (work := self._work.get()) is not None and not self.given_up:
             promise, job = work
             try:
                 promise.settle(job(client))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 from typing import Any, NoReturn
 
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.tcp_store import await_keys
 
 from .line import Job, Line, LostPatience, Promise
 from .source import Source
@@ -22,12 +24,12 @@ client that is turned away may hang, and DNS may take long."""
 BELL_OPENING = 8.0
 """Seconds that a bell gives its connection."""
 
-LONG_WAIT, SHORT_WAIT = timedelta(seconds=20), timedelta(seconds=0.25)
-"""How long a bell listens before it asks again. Long, so that it costs nothing; short while a run may be about to end,
-since a call that is under way can only be ended by force, of which torch complains in many lines."""
+LONG_WAIT = timedelta(days=1)
+"""How long a bell sleeps in a call of torch's. That costs nothing; but torch prints two lines when its time is over and
+thirty when it is ended by force."""
 
 SETTLING = 5.0
-"""Seconds for which waits are short, after the key before has appeared: news seldom comes alone."""
+"""Seconds for which a bell that was rung for nothing looks for itself before it sleeps: a node left, and others may."""
 
 GENTLE, FAREWELL = 0.4, 1.5
 """Seconds to wait for threads to end by themselves, and by force: one that is in a call of torch's when the interpreter
@@ -54,7 +56,7 @@ class Link:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._closed = False
+        self._closed = self._ending = False
         self._line: Line | None = None
         self._line_since = 0.0
         self._patience = SHORTEST_OPENING
@@ -175,8 +177,25 @@ class Link:
         """Whether :meth:`close` was called."""
         return self._closed
 
-    def close(self) -> None:
-        """Drop all connections and wake whoever waits. Idempotent."""
+    @property
+    def is_ending(self) -> bool:
+        """Whether bells are to stay awake, since :meth:`close` has begun."""
+        return self._ending
+
+    def close(self, ring: Job) -> None:
+        """Drop all connections and wake whoever waits. Idempotent.
+
+        Args:
+            ring: Makes the keys appear that bells sleep for, so that they need not be woken by force.
+        """
+        self._ending = True
+        line = self._line
+        if line is not None and self._pid == os.getpid() and any(bell.sleeps for bell in self._bells):
+            with suppress(Exception):
+                line.submit(ring).result(GENTLE)
+        self._drop_all()
+
+    def _drop_all(self) -> None:
         with self._lock:
             was_closed, self._closed = self._closed, True
             if was_closed or self._pid != os.getpid():
@@ -209,8 +228,20 @@ class Bell:
         self._key = ""  # what is listened for; empty if for nothing
         self._promise = Promise()
 
-    def wait(self, key: str, timeout: float, then: Job) -> Any:
+    @property
+    def sleeps(self) -> bool:
+        """Whether its thread is in a call of torch's that only the key ends, or force."""
+        line = self._line
+        return line is not None and line.sleeps
+
+    def wait(self, key: str, timeout: float, then: Job, *, settling: bool = False) -> Any:
         """Block until the store has ``key``, and answer what ``then`` does; None after ``timeout`` seconds, or earlier.
+
+        Args:
+            key: What to wait for.
+            timeout: Seconds.
+            then: What to do then, in the same thread.
+            settling: Look for oneself for a while before sleeping: the run may be about to end.
 
         Raises:
             Closed: The link was closed.
@@ -218,7 +249,7 @@ class Bell:
         """
         if timeout <= 0:
             return None
-        promise, line = self._listen(key, then)
+        promise, line = self._listen(key, then, settling)
         patience = timeout if line.opened.settled else min(timeout, BELL_OPENING)
         try:
             answer = promise.result(patience)
@@ -239,18 +270,21 @@ class Bell:
         self._key = ""
         return answer
 
-    def _listen(self, key: str, then: Job) -> tuple[Promise, Line]:
+    def _listen(self, key: str, then: Job, settling: bool) -> tuple[Promise, Line]:
         with self._lock:
             if self._link.is_closed:
                 raise Closed
             if self._line is not None and self._key not in ("", key) and not self._promise.settled:
-                self._line.give_up()  # it still listens for an older key
-                self._line.hang_up()
-                self._line = None
+                with suppress(Exception):
+                    self._promise.result(GENTLE)  # it still listens for an older key, which should be there
+                if not self._promise.settled:
+                    self._line.give_up()
+                    self._line.hang_up()
+                    self._line = None
             if self._line is None:
                 self._line, self._key = Line(self._link.source.open), ""
             if self._key != key:
-                self._key, self._promise = key, self._line.submit(_listening(self._line, key, then))
+                self._key, self._promise = key, self._line.submit(self._listening(self._line, key, then, settling))
             return self._promise, self._line
 
     def _forget(self, line: Line) -> None:
@@ -267,25 +301,25 @@ class Bell:
             self._promise.settle(error=_StoppedError())
             return line
 
+    def _listening(self, line: Line, key: str, then: Job, settling: bool) -> Job:
+        """The job of waiting for ``key``, and then doing ``then``."""
 
-def _listening(line: Line, key: str, then: Job) -> Job:
-    """The job of waiting for ``key``, and then doing ``then``."""
+        def listen(client: Any) -> Any:
+            awake_until = monotonic() + SETTLING if settling else 0.0
 
-    def listen(client: Any) -> Any:
-        began = monotonic()
-        while not line.given_up:
-            waits_long = line.has_plug and monotonic() - began > SETTLING
-            try:
-                client.wait([key], LONG_WAIT if waits_long else SHORT_WAIT)
-            except RuntimeError as error:
-                over = waits_long or monotonic() - began > LONG_WAIT.total_seconds()
-                if over or type(error).__name__ != "DistStoreError":
-                    raise
-            else:
-                return then(client)
-        return None
+            def may_sleep() -> bool:
+                return line.has_plug and not self._link.is_ending and monotonic() >= awake_until
 
-    return listen
+            while not line.given_up:
+                if may_sleep():
+                    rung = line.sleep(client, key, LONG_WAIT, may_sleep)
+                else:
+                    rung = await_keys(client, [key], lambda pause: line.pause(pause) or may_sleep())
+                if rung:
+                    return then(client)
+            return None
+
+        return listen
 
 
 class _StoppedError(Exception):

@@ -3,7 +3,7 @@
 A thread in such a call cannot be woken, and if the interpreter ends meanwhile, the process is aborted when the call
 returns. But the call ends with an error as soon as its connection does. torch tells nobody which socket a client has,
 so it is found as the one that has appeared while the client was made, and leads to the store's port. If that is not
-clear there is no plug, and who waits must wait in short turns.
+clear there is no plug, and who waits must look again and again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ __all__ = ["Plug", "innermost", "plugged"]
 TURN = 3.0
 """Seconds to wait for another client to be made; it may be held up by DNS."""
 
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
+"""Seconds and tries: a connection that waits for hours is found broken within 45 s."""
+
 _making = threading.Lock()
 
 
@@ -31,13 +38,22 @@ class Plug:
         self._descriptor = descriptor
         self._inode = inode
 
+    def keep_alive(self) -> None:
+        """Let the system find out that the other end is gone, and keep gateways from forgetting the connection."""
+        with suppress(OSError), self._connection() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _KEEPALIVE.items():
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
     def pull(self) -> None:
         """End the connection, if it is still there."""
-        with suppress(OSError):
-            if os.fstat(self._descriptor).st_ino != self._inode:
-                return  # closed, and the number is another's by now
-            with socket.socket(fileno=os.dup(self._descriptor)) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError), self._connection() as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _connection(self) -> socket.socket:
+        if os.fstat(self._descriptor).st_ino != self._inode:
+            raise OSError("closed, and the number is another's by now")
+        return socket.socket(fileno=os.dup(self._descriptor))
 
 
 def plugged(make: Callable[[], Any]) -> tuple[Any, Plug | None]:
@@ -52,7 +68,11 @@ def plugged(make: Callable[[], Any]) -> tuple[Any, Plug | None]:
             _making.release()
     port = innermost(client).port
     new = [(fd, inode) for fd, inode in after.items() if before.get(fd) != inode and _peer_port(fd) == port]
-    return client, Plug(*new[0]) if len(new) == 1 else None
+    if len(new) != 1:
+        return client, None
+    plug = Plug(*new[0])
+    plug.keep_alive()
+    return client, plug
 
 
 def innermost(store: Any) -> Any:
