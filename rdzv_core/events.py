@@ -123,7 +123,7 @@ class RoundDecided(Event):
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
-        return f"Round {self.round} of run '{self.run_id}' is decided with {_nodes(self.world)}. {self.reason}"
+        return f"Round {self.round} of run '{self.run_id}' is decided with {_nodes(self.world)}{_because(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ class RoundGivenUp(Event):
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
-        return f"Node {self.node_id} gives up round {self.round} of run '{self.run_id}'. {self.reason}"
+        return f"Node {self.node_id} gives up round {self.round} of run '{self.run_id}'{_because(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ class RoundDisturbed(Event):
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
-        return f"Node {self.node_id} is to leave round {self.round} of run '{self.run_id}'. {self.reason}"
+        return f"Node {self.node_id} is to leave round {self.round} of run '{self.run_id}'{_because(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ class NodeSuperseded(Event):
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
-        return f"Run '{self.run_id}' went on without node {self.node_id} of round {self.round}. {self.reason}"
+        return f"Run '{self.run_id}' went on without node {self.node_id} of round {self.round}{_because(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ class RunClosed(Event):
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
-        return f"Run '{self.run_id}' was closed by node {self.by} ({self.outcome}). {self.reason}"
+        return f"Run '{self.run_id}' was closed by node {self.by} ({self.outcome}){_because(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +264,7 @@ class NodeLeft(Event):
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
-        return f"Node {self.node_id} leaves run '{self.run_id}'. {self.reason}"
+        return f"Node {self.node_id} leaves run '{self.run_id}'{_because(self.reason)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +401,10 @@ def _names(node_ids: tuple[str, ...]) -> str:
         return ""
     more = len(node_ids) - _MANY_NODES
     return f" ({', '.join(node_ids[:_MANY_NODES])}{f' and {more} more' if more > 0 else ''})"
+
+
+def _because(reason: str) -> str:
+    return f": {reason.rstrip('.')}." if reason else "."
 
 
 def fan_out(*sinks: EventSink) -> EventSink:

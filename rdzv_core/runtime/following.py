@@ -279,7 +279,8 @@ class Following(Presence):
             self.journal.note(f"need not wait for the others any longer: {why}")
 
     def _ended(self, answer: Ended) -> None:
-        if self.journal.note(answer.why):
+        self.journal.note(answer.why)
+        if not self.closed:
             closed = answer.closed
             self.emit(RunClosed(by=closed.by, outcome=closed.outcome, reason=closed.reason, **self._about))
         self.waiting = 0

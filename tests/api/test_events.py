@@ -86,6 +86,13 @@ def test_every_kind_is_listed():
         (events.LeaderChanged, {"leads": False}, "Node n1 no longer leads run 'job-7'."),
         (events.MembersLost, {}, "Round 4 of run 'job-7' lost 2 nodes (n2, n3)."),
         (events.MembersLost, {"lost": 1, "node_ids": ()}, "Round 4 of run 'job-7' lost 1 node."),
+        (
+            events.RunClosed,
+            {"reason": "its workers have succeeded"},
+            "Run 'job-7' was closed by node n9 (success): its workers have succeeded.",
+        ),
+        (events.NodeLeft, {}, "Node n1 leaves run 'job-7': The last call has ended."),
+        (events.NodeLeft, {"reason": ""}, "Node n1 leaves run 'job-7'."),
         (events.NodesWaiting, {}, "1 node waits to join run 'job-7' after round 4."),
         (
             events.HintShared,

@@ -473,6 +473,16 @@ def test_the_time_as_a_spare_does_not_count_against_the_join_timeout(hall: Hall)
         promise.result(0)
 
 
+def test_the_end_of_a_run_is_told_once_however_often_it_is_looked_at(hall: Hall):
+    a, b = in_a_round(hall, "a", "b")
+    a.close()
+    hall.settle()
+    b.session.journal.note("something else")
+    b.close()
+    hall.advance(20.0)
+    assert [[e.by for e in node.events if isinstance(e, RunClosed)] for node in (a, b)] == [["a"], ["a"]]
+
+
 def test_the_news_that_a_run_is_closed_outlives_the_last_node_by_its_time(hall: Hall):
     (a,) = in_a_round(hall, "a", closed_ttl=60.0)
     a.close()
