@@ -7,7 +7,7 @@ import time
 
 import pytest
 import redis
-from rdzv_redis import RedisRendezvousBackend, create_handler
+from rdzv_redis import RedisRendezvousBackend, RedisServer, create_handler
 from rdzv_redis.connection import Target
 from rdzv_redis.link import Link
 
@@ -362,6 +362,20 @@ def test_what_is_no_redis_is_told_at_once(connect):
         answering.result(within=2)
     assert "does not speak Redis's protocol, or only in TLS" in str(error)
     assert "It said: Protocol" in str(error), "with or without hiredis"
+    assert error.permanent
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda b: b.get_state(), lambda b: b.announce("n1", 1, b"record", LONG), lambda b: b.set_state(b"x" * 100_000)],
+    ids=["of few words", "of many words", "of a long word"],
+)
+def test_a_password_that_is_wanted_and_was_not_given_is_told_at_once(connect, valkey, call):
+    """A server hears out a command of many words, or of a long one, only from those whom it knows."""
+    with RedisServer(binary=valkey.binary, password=SECRET) as server:
+        backend = connect(f"{server.host}:{server.port}")
+        error = fails(lambda: call(backend), within=1.0)
+    assert "asks for a password and none was given. Set RDZV_REDIS_PASSWORD" in str(error)
     assert error.permanent
 
 

@@ -127,6 +127,7 @@ _BY_TEXT = {
     "invalid password": "WRONGPASS",
     "invalid username-password": "WRONGPASS",
     "authentication required": "NOAUTH",
+    "protocol error: unauthenticated": "NOAUTH",  # a command of many words, or of a long one
     "no permissions": "NOPERM",
     "can't access": "NOPERM",
     "wrong kind of value": "WRONGTYPE",
@@ -222,10 +223,16 @@ def _broken_off(attempt: Attempt, error: Exception, again: bool) -> Exception:
             advice = "Does a server run there, may this node reach it, and is TLS on at both ends or at none?"
     elif attempt.maybe_applied:
         said = f"Lost the answer when asking Redis at {attempt.where} to {attempt.what} ({error}). "
-        advice = "It may have been done all the same: read again before you decide."
+        advice = (
+            "It may have been done all the same: read again before you decide. If it is so each time, another program "
+            "than Redis may listen there."
+        )
     else:
         said = f"Redis at {attempt.where} did not answer when asked to {attempt.what} ({error}). "
-        advice = "Nothing was changed. Check the server's load and the network, or raise the option read_timeout."
+        advice = (
+            "Nothing was changed. Check the server's load and the network, or raise the option read_timeout; and that "
+            "it is Redis that listens there."
+        )
     return RendezvousConnectionError(
         said + advice, maybe_applied=attempt.maybe_applied, permanent=permanent, backend="redis"
     )
