@@ -35,13 +35,13 @@ class RendezvousHandlerRegistry:
     """Makes handlers by the name of their backend.
 
     Args:
-        discovery: Where installed backends are found; None to know only what is registered.
+        discovery: Where installed backends are found; None for all that is installed.
         hooks: Who watches the handlers that are made; None for nobody.
     """
 
     def __init__(self, discovery: Discovery | None = None, hooks: Hooks | None = None) -> None:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
-        self._discovery = discovery
+        self._discovery = discovery if discovery is not None else Discovery()
         self._hooks = hooks
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
@@ -83,13 +83,13 @@ class RendezvousHandlerRegistry:
         return handler
 
     def _installed(self) -> tuple[str, ...]:
-        return self._discovery.names(BACKENDS) if self._discovery is not None else ()
+        return self._discovery.names(BACKENDS)
 
     def _creator(self, backend: str) -> RendezvousHandlerCreator:
         creator = self._creators.get(backend)
         if creator is not None:
             return creator
-        if self._discovery is None or backend not in self._installed():
+        if backend not in self._installed():
             raise PluginError(self._unknown(backend))
         found: RendezvousHandlerCreator = self._discovery.load(BACKENDS, backend)
         if not callable(found):
@@ -98,8 +98,6 @@ class RendezvousHandlerRegistry:
 
     def _broken(self) -> tuple[str, ...]:
         """What is wrong with what is installed; looks at all of it, since a misspelt name may mean any."""
-        if self._discovery is None:
-            return ()
         for name in self._installed():
             with suppress(PluginError):
                 self._creator(name)
@@ -119,7 +117,7 @@ class RendezvousHandlerRegistry:
         return " ".join(said)
 
 
-rendezvous_handler_registry = RendezvousHandlerRegistry(Discovery(), Hooks())
+rendezvous_handler_registry = RendezvousHandlerRegistry(hooks=Hooks())
 """The registry of this process, which launchers ask."""
 
 

@@ -100,7 +100,11 @@ def test_names_are_those_of_both_and_import_nothing():
     registry.register("c", creator("x"))
     registry.register("b", creator("x"))
     assert registry.names() == ("b", "c", "d")
-    assert RendezvousHandlerRegistry().names() == ()
+    assert RendezvousHandlerRegistry(installed()).names() == ()
+
+
+def test_a_new_registry_finds_what_is_installed():
+    assert "redis" in RendezvousHandlerRegistry().names()
 
 
 def unknown(registry: RendezvousHandlerRegistry, name: str) -> str:
@@ -121,7 +125,8 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
     registry = RendezvousHandlerRegistry(installed(file=creator("x")))
     assert unknown(registry, "flie").endswith("Did you mean 'file'?")
     assert unknown(registry, "rdeis").endswith("Did you mean 'redis'? To get it: pip install \"rdzv-core[redis]\".")
-    assert unknown(RendezvousHandlerRegistry(), "quux") == "There is no backend named 'quux'. Installed: none."
+    empty = RendezvousHandlerRegistry(installed())
+    assert unknown(empty, "quux") == "There is no backend named 'quux'. Installed: none."
 
 
 def test_an_unknown_name_tells_what_is_broken_and_why():
