@@ -269,20 +269,24 @@ class NodeLeft(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLost(Event):
-    """The backend's store stopped answering."""
+    """The backend's store does not answer; told again each minute for as long as that lasts."""
 
     level: ClassVar[int] = logging.WARNING
 
     error: str
     """What the last attempt met, without secrets."""
+    at_work: bool
+    """The node is in a round, whose workers go on."""
+    patience: float
+    """Seconds for which it goes on trying before it gives up; 0.0 if that cannot help."""
 
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
-        return (
-            f"Node {self.node_id} cannot reach the {self.backend} store of run '{self.run_id}': {self.error} "
-            "Running workers are not disturbed; it tries again."
-        )
+        lost = f"Node {self.node_id} cannot reach the {self.backend} store of run '{self.run_id}'{_because(self.error)}"
+        undisturbed = " Running workers are not disturbed." if self.at_work else ""
+        goes_on = f" It goes on trying for {self.patience:.0f} s." if self.patience > 0 else ""
+        return lost + undisturbed + goes_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

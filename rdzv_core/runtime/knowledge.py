@@ -167,6 +167,7 @@ class Knowledge:
         self._lead_pause_until = 0.0
 
         self._outage_since: float | None = None
+        self._remind_at = 0.0
         self._attempts = 0
         self._retry_at = 0.0
         self._last_cause = ""

@@ -57,6 +57,9 @@ FIRST_RETRY = 0.05
 SLOWEST_RETRY = 1.0
 """Seconds; a failed call is tried again within this time (rule 3)."""
 
+REMINDER = 60.0
+"""Seconds after which an outage that goes on is told of again."""
+
 NAMED_WORLD = 256
 """Members up to which a node that has run out of time reads who they were: each may do so, all at the same moment."""
 
@@ -288,8 +291,11 @@ class Session(Following):
         self._last_cause = error.message
         if self._outage_since is None:
             self._outage_since = now
+            self._remind_at = now
             self.journal.note(f"the store does not answer: {error.message}")
-            self.emit(StoreLost(error=error.message, **self._about))
+        if now >= self._remind_at:
+            self._remind_at = now + REMINDER
+            self._tell_outage(error, now)
         self._retry_within(min(SLOWEST_RETRY, FIRST_RETRY * 2 ** min(self._attempts, 10)))
         self._read_soon(0.0)
         if error.permanent:
@@ -297,6 +303,14 @@ class Session(Following):
             self._fail_requests(error)
         elif now - self._outage_since > self._settings.store_outage_timeout:
             self._give_up_on_store(now - self._outage_since)
+
+    def _tell_outage(self, error: RendezvousConnectionError, now: float) -> None:
+        assert self._outage_since is not None
+        patience = self._outage_since + self._settings.store_outage_timeout - now
+        if self._joining is not None:
+            patience = 0.0 if error.permanent else min(patience, self._joining.due(now) - now)
+        at_work = self.seat is not None and self._joining is None
+        self.emit(StoreLost(error=error.message, at_work=at_work, patience=max(0.0, patience), **self._about))
 
     def _give_up_on_store(self, outage: float) -> None:
         error = RendezvousConnectionError(

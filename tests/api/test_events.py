@@ -32,6 +32,8 @@ VALUES: dict[str, Any] = {
     "outcome": "success",
     "error": "connection refused.",
     "outage": 12.34,
+    "at_work": True,
+    "patience": 299.6,
     "revision": 17,
 }
 
@@ -48,7 +50,7 @@ class TestEveryEvent:
         assert "job-7" in event.sentence
         assert event.sentence.endswith(".")
         assert "\n" not in event.sentence
-        shown = {"round_id", "node_ids", "left", "leads", "outage", "waited"}
+        shown = {"round_id", "node_ids", "left", "leads", "outage", "waited", "at_work", "patience"}
         for field in dataclasses.fields(kind):
             if field.name not in ABOUT and field.name not in shown:
                 assert str(getattr(event, field.name)) in event.sentence
@@ -99,6 +101,17 @@ def test_every_kind_is_listed():
             {},
             "2 nodes (n2, n3) wish for rank 1 in round 4 of run 'job-7' and were ordered by address: give each a "
             "rank_hint of its own.",
+        ),
+        (
+            events.StoreLost,
+            {},
+            "Node n1 cannot reach the redis store of run 'job-7': connection refused. Running workers are not "
+            "disturbed. It goes on trying for 300 s.",
+        ),
+        (
+            events.StoreLost,
+            {"error": "a password is wanted", "at_work": False, "patience": 0.0},
+            "Node n1 cannot reach the redis store of run 'job-7': a password is wanted.",
         ),
         (events.StoreBack, {}, "Node n1 reaches the redis store of run 'job-7' again after 12.3 s."),
     ],

@@ -301,8 +301,21 @@ def test_an_outage_of_thousands_of_tries_is_borne(hall: Hall):
     assert node.count()["pulse"] > 1100, "more than the exponent of a float can bear"
     node.cut = False
     hall.advance(1.0)
-    assert [type(e) for e in node.events if isinstance(e, StoreLost | StoreBack)] == [StoreLost, StoreBack]
+    told = [e for e in node.events if isinstance(e, StoreLost | StoreBack)]
+    assert [type(e) for e in told] == [StoreLost] * 34 + [StoreBack], "at once, and each minute"
+    assert all(event.at_work for event in told[:-1])
+    assert told[0].patience == 3600.0
+    assert 3600.0 - 2000.0 <= told[33].patience <= 3600.0 - 33 * 60.0
     assert node.session.failure is None
+
+
+def test_a_node_that_waits_says_for_how_long_it_goes_on_trying(hall: Hall):
+    node = hall.node("a", 1, 2)
+    node.cut = True
+    node.join(timeout=90.0)
+    hall.advance(100.0)
+    told = [(event.at_work, round(event.patience)) for event in node.events if isinstance(event, StoreLost)]
+    assert told == [(False, 90), (False, 30)]
 
 
 def test_an_interrupted_user_leaves_no_ghost_at_the_barrier(hall: Hall):
