@@ -112,7 +112,7 @@ class ProgramServer(DevServer):
 
     kind: ClassVar[str]
     """The backend that it is a server of; for errors and the folder's name."""
-    start_timeout: ClassVar[float] = 15.0
+    start_timeout: float = 15.0
     """Seconds within which it must answer."""
     stop_timeout: ClassVar[float] = 5.0
     """Seconds that it has for an orderly end."""

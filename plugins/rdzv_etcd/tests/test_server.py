@@ -105,6 +105,23 @@ def test_a_port_that_is_taken_is_said():
             EtcdServer(port=port).start()
 
 
+def test_it_starts_as_code_that_was_written_for_torchs_class_asks():
+    server = EtcdServer()
+    server.start(timeout=20, num_retries=2, stderr=subprocess.DEVNULL)
+    try:
+        assert server.get_port() == server.port
+    finally:
+        server.stop()
+
+
+def test_the_time_to_start_is_the_callers_to_say(tmp_path):
+    idle = tmp_path / "idle"
+    idle.write_text('#!/bin/sh\ncase "$*" in *--version*) exit 0 ;; esac\nexec sleep 60\n')
+    idle.chmod(0o755)
+    with pytest.raises(RendezvousConnectionError, match=r"did not answer within 0\.3 s"):
+        EtcdServer(binary=idle).start(timeout=0.3)
+
+
 def test_a_program_that_fails_is_quoted():
     with pytest.raises(RendezvousConnectionError, match=r"ended at once\. It said: .*nonsense"):
         EtcdServer(arguments=["--data-dir=/proc/nonsense"]).start()

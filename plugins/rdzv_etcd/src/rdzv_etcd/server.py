@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 from rdzv_core.servers import ProgramServer, free_port, serve
 
@@ -73,7 +73,7 @@ class EtcdServer(ProgramServer):
     """A server that dies with this process. Speaks v3, and v2 where its version still can (before 3.6).
 
     After :meth:`kill`, :meth:`start` brings it back with its data; after :meth:`stop`, empty. The interface is that
-    of torch's class of this name, whose ``start`` took arguments that nobody needs any more.
+    of torch's class of this name.
 
     Args:
         data_dir: Where its data is; None for a temporary folder, which :meth:`stop` removes.
@@ -91,7 +91,7 @@ class EtcdServer(ProgramServer):
     """
 
     kind: ClassVar[str] = "etcd"
-    start_timeout: ClassVar[float] = 30.0
+    start_timeout: float = 30.0
 
     def __init__(
         self,
@@ -114,6 +114,28 @@ class EtcdServer(ProgramServer):
         self._tls = [str(Path(path).absolute()) for path in tls]
         self._durable = durable
         self._arguments = list(arguments)
+
+    def start(
+        self,
+        timeout: float | None = None,
+        num_retries: int = 3,  # noqa: ARG002 - torch's
+        stderr: int | TextIO | None = None,  # noqa: ARG002 - torch's
+    ) -> None:
+        """Start the server and wait until it answers; without effect if it runs.
+
+        Args:
+            timeout: Seconds that it may take; None for 30.
+            num_retries: Of no effect, as ``stderr``; both are taken for the sake of code that was written for torch's
+                class. A port that was free and is taken is replaced by another in any case.
+            stderr: See ``num_retries``. What the program says is in :attr:`log`.
+
+        Raises:
+            RendezvousConnectionError: It did not start, or did not answer in time; says what it said.
+            ValueError: The port that was asked for is taken.
+        """
+        if timeout is not None:
+            self.start_timeout = timeout
+        super().start()
 
     @property
     def endpoint(self) -> str:
