@@ -18,7 +18,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
+
+from rdzv_core.options import Option
 
 __all__ = ["CoordinationBackend", "Pulse", "RendezvousBackend", "Roster", "RosterEntry", "Token"]
 
@@ -34,6 +36,9 @@ class RendezvousBackend(ABC):
     come back or the store rolls back and counts again; a damaged or foreign token is a lost race and no
     error; bytes are kept exactly.
     """
+
+    options: ClassVar[Sequence[Option]] = ()
+    """Options of its own, which its creator has read by the time that the handler is made."""
 
     @property
     @abstractmethod

@@ -366,7 +366,7 @@ def create_handler(
     backend: RendezvousBackend,
     params: RendezvousParameters,
     *,
-    backend_options: Sequence[Option] = (),
+    backend_options: Sequence[Option] | None = None,
     endpoint: Endpoint | None = None,
     kind: type[DynamicRendezvousHandler] = DynamicRendezvousHandler,
 ) -> DynamicRendezvousHandler:
@@ -376,7 +376,8 @@ def create_handler(
         store: See :meth:`DynamicRendezvousHandler.from_backend`.
         backend: The backend, ready to be used.
         params: Run, numbers of nodes, local address, and options.
-        backend_options: The options that the backend has read from ``params``, so that they are known here.
+        backend_options: The options that the backend has read from ``params``, so that they are known here; None for
+            those that it names itself.
         endpoint: Where the store is, to find the local address by.
         kind: The class of the handler.
 
@@ -384,7 +385,8 @@ def create_handler(
         OptionError: An option is unknown, or its value is wrong; names all of them.
         ValueError: A number is out of range.
     """
-    values = read_options(HANDLER_OPTIONS, backend_options, config=params.config, environ=os.environ)
+    theirs = backend.options if backend_options is None else backend_options
+    values = read_options(HANDLER_OPTIONS, theirs, config=params.config, environ=os.environ)
     for doubt in (*values.warnings, *doubts(values), *_doubts_on_reach(params, endpoint)):
         logger.warning("run '%s': %s", params.run_id, doubt)
     logger.info("run '%s' on backend '%s': %s", params.run_id, backend.name, describe(values))

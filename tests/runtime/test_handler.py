@@ -97,6 +97,8 @@ def test_a_backends_own_options_are_known_and_not_the_handlers(backend: MemoryBa
     assert "colour" not in handler.options
     with pytest.raises(OptionError, match="colour"):
         create_handler(None, backend, parameters(colour="blue"))
+    backend.options = (colour,)
+    assert "colour" not in create_handler(None, backend, parameters(colour="blue")).options
 
 
 def test_the_local_address_is_found_by_the_endpoint():

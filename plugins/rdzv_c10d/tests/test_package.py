@@ -11,7 +11,9 @@ import pytest
 import rdzv_c10d
 from rdzv_c10d.options import C10D_OPTIONS
 
+from rdzv_core import RendezvousParameters, create_handler
 from rdzv_core.options import HANDLER_OPTIONS, option_table, read_options
+from rdzv_core.servers import free_port
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,3 +63,14 @@ def test_the_readme_lists_the_options():
 def test_the_example_in_the_readme_runs():
     example = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
     exec(compile(example, "README.md", "exec"), {})
+
+
+@pytest.mark.needs_torch
+def test_backend_and_handler_are_made_in_two_steps_as_with_torch():
+    params = RendezvousParameters(
+        "c10d", f"127.0.0.1:{free_port()}", "run", 1, 1, is_host="true", read_timeout=10, last_call_timeout=1
+    )
+    backend, store = rdzv_c10d.create_backend(params)
+    handler = create_handler(store, backend, params)
+    assert handler.next_rendezvous().world_size == 1
+    assert handler.shutdown()

@@ -14,6 +14,7 @@ import rdzv_etcd
 from rdzv_etcd import ETCD_OPTIONS, LEGACY_OPTIONS, V2_OPTIONS
 from rdzv_etcd.target import target_of
 
+import rdzv_core
 from rdzv_core import (
     DynamicRendezvousHandler,
     RendezvousConnectionError,
@@ -105,6 +106,7 @@ def test_two_nodes_meet_by_each_name(name, etcd35):
 def test_create_backend_answers_a_backend_and_a_store_as_torchs_does(etcd35):
     asked = RendezvousParameters("etcd-v2", etcd35.endpoint, f"pair-{uuid.uuid4().hex[:8]}", 1, 1, read_timeout=60)
     backend, store = rdzv_etcd.create_backend(asked)
+    assert rdzv_core.create_handler(store, backend, asked).get_backend() == "etcd-v2"
     assert backend.name == "etcd-v2"
     assert backend.get_state() is None
     assert backend.set_state(b"state")[2]

@@ -12,6 +12,7 @@ import rdzv_redis
 from rdzv_redis import REDIS_OPTIONS, create_backend
 from rdzv_redis.lua import script
 
+import rdzv_core
 from rdzv_core.api import RendezvousParameters
 
 if sys.version_info >= (3, 11):
@@ -84,9 +85,9 @@ def parameters(endpoint: str, **config: object) -> RendezvousParameters:
 
 
 def test_a_backend_is_made_of_parameters(valkey):
-    backend, store = create_backend(
-        parameters(f" {valkey.endpoint} ", read_timeout="1.5", join_timeout=60, timeout=900)
-    )
+    params = parameters(f" {valkey.endpoint} ", read_timeout="1.5", join_timeout=60, timeout=900)
+    backend, store = create_backend(params)
+    assert rdzv_core.create_handler(store, backend, params).get_backend() == "redis"
     assert store is None
     assert backend.name == "redis"
     assert backend._link.target.read_timeout == 1.5

@@ -82,15 +82,13 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     """
     from rdzv_core import create_handler as create
 
-    from .options import C10D_OPTIONS
-
     options = _options(params)
     if options["store_type"] == "file":
         backend, _ = _over_file(params.endpoint, params.run_id)
-        return create(None, backend, params, backend_options=C10D_OPTIONS)
+        return create(None, backend, params)
     source = _source(params, options)
     backend = _over_source(source, params.run_id, options)
-    return create(None, backend, params, backend_options=C10D_OPTIONS, endpoint=source.endpoint)
+    return create(None, backend, params, endpoint=source.endpoint)
 
 
 def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:

@@ -14,6 +14,7 @@ from rdzv_core.backend import RendezvousBackend, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
 
 from .keys import RunKeys
+from .options import C10D_OPTIONS
 from .stores import fits, peek, replace
 
 __all__ = ["C10dRendezvousBackend"]
@@ -36,6 +37,8 @@ class C10dRendezvousBackend(RendezvousBackend):
     Raises:
         ValueError: The run id is empty.
     """
+
+    options = C10D_OPTIONS
 
     def __new__(cls, store: Any = None, *_: Any, **__: Any) -> C10dRendezvousBackend:
         """Choose the class that makes the most of ``store``."""

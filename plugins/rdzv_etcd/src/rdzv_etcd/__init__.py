@@ -83,7 +83,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
 
     target = _target(params, ETCD_OPTIONS)
     backend = EtcdV3RendezvousBackend(target, params.run_id)
-    return create(None, backend, params, backend_options=ETCD_OPTIONS, endpoint=target.endpoint)
+    return create(None, backend, params, endpoint=target.endpoint)
 
 
 def create_v2_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -95,10 +95,8 @@ def create_v2_handler(params: RendezvousParameters) -> RendezvousHandler:
     """
     from rdzv_core import create_handler as create
 
-    from .options import V2_OPTIONS
-
     backend, target = _v2_backend(params)
-    return create(None, backend, params, backend_options=V2_OPTIONS, endpoint=target.endpoint)
+    return create(None, backend, params, endpoint=target.endpoint)
 
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdRendezvousBackend, EtcdStore]:

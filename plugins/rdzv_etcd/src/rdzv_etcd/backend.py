@@ -60,6 +60,7 @@ from .keys import (
 )
 from .listening import Listening
 from .mirror import Mirror, UnreadableRecord
+from .options import ETCD_OPTIONS
 from .target import Target, target_of
 
 __all__ = ["EtcdV3RendezvousBackend"]
@@ -100,6 +101,8 @@ class EtcdV3RendezvousBackend(CoordinationBackend):
     Raises:
         ValueError: The run id is empty.
     """
+
+    options = ETCD_OPTIONS
 
     def __init__(self, target: Target, run_id: str) -> None:
         self._run_id = run_id

@@ -78,11 +78,10 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     from rdzv_core import create_handler as create
 
     from .backend import RedisRendezvousBackend
-    from .options import REDIS_OPTIONS
 
     target = _target(params)
     backend = RedisRendezvousBackend(target, params.run_id)
-    return create(None, backend, params, backend_options=REDIS_OPTIONS, endpoint=target.endpoint)
+    return create(None, backend, params, endpoint=target.endpoint)
 
 
 def _target(params: RendezvousParameters) -> Target:

@@ -19,6 +19,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
 from .connection import Target, target_of
 from .keys import RunKeys
 from .link import Closed, Link, Subscription
+from .options import REDIS_OPTIONS
 
 __all__ = ["RedisRendezvousBackend"]
 
@@ -38,6 +39,8 @@ class RedisRendezvousBackend(CoordinationBackend):
     Raises:
         ValueError: Run id or key prefix cannot be used in key names.
     """
+
+    options = REDIS_OPTIONS
 
     def __init__(self, target: Target, run_id: str) -> None:
         self._run_id = run_id

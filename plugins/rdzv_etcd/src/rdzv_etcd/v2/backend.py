@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 from rdzv_core.backend import CoordinationBackend, Pulse, Roster, RosterEntry, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
 
+from ..options import V2_OPTIONS
 from .access import Access, Refused
 from .names import RunNames
 from .news import News
@@ -66,6 +67,8 @@ class EtcdRendezvousBackend(CoordinationBackend):
     Raises:
         ValueError: The run id is empty.
     """
+
+    options = V2_OPTIONS
 
     def __init__(self, client: Any, run_id: str, key_prefix: str | None = None, ttl: int | None = None) -> None:
         self._run_id = run_id
