@@ -408,7 +408,9 @@ def _names(node_ids: tuple[str, ...]) -> str:
 
 
 def _because(reason: str) -> str:
-    return f": {reason.rstrip('.')}." if reason else "."
+    if not reason:
+        return "."
+    return f": {reason}" if reason[-1] in ".?!" else f": {reason}."
 
 
 def fan_out(*sinks: EventSink) -> EventSink:

@@ -110,6 +110,11 @@ def test_every_kind_is_listed():
         ),
         (
             events.StoreLost,
+            {"error": "Is there a server?", "at_work": False},
+            "Node n1 cannot reach the redis store of run 'job-7': Is there a server? It goes on trying for 300 s.",
+        ),
+        (
+            events.StoreLost,
             {"error": "a password is wanted", "at_work": False, "patience": 0.0},
             "Node n1 cannot reach the redis store of run 'job-7': a password is wanted.",
         ),
