@@ -12,8 +12,6 @@ from tests.torchrun.launcher import Job
 FLOOD = "waitForInput"
 """What torch's warnings of a wait that has ended without an answer have in common."""
 
-pytest.register_assert_rewrite("tests.torchrun.looking", "tests.torchrun.stories")
-
 
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[Callable[..., Job]]:
