@@ -563,7 +563,7 @@ HANDLER_OPTIONS: tuple[Option, ...] = (
         default=300.0,
         unit="s",
         above=0,
-        sentence="How long a running job bears a store that does not answer.",
+        sentence="How long a store that does not answer is borne, by a running job or in a join.",
     ),
     Option(
         name="closed_ttl",

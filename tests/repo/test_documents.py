@@ -9,6 +9,7 @@ import ast
 import os
 import re
 import sys
+from functools import reduce
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +21,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "options.md"
 OPTIONS = PAGE.read_text()
 ERRORS = (ROOT / "docs" / "errors.md").read_text()
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md"), *ROOT.glob("plugins/*/README.md")]
+)
 TABLE = re.compile(r"<!-- table of (\S+) -->\n(.*?)<!-- end -->", flags=re.DOTALL)
 TABLES = dict(TABLE.findall(OPTIONS))
 
@@ -92,3 +96,33 @@ def test_the_overview_of_errors_is_true():
         assert anchor == name.lower()
         (home,) = [home for home in homes if hasattr(import_module(home), name)]
         assert getattr(sys.modules[home], name).__bases__[0].__name__ == base
+
+
+def found(dotted: str) -> bool:
+    """Whether a dotted name of ours is a module, or something that a module holds."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            thing = import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        return reduce(lambda held, name: getattr(held, name, None), parts[cut:], thing) is not None
+    return False
+
+
+def names_in(page: Path) -> set[str]:
+    return set(re.findall(r"`(rdzv_(?:core|c10d|etcd|redis)(?:\.[A-Za-z]\w*)+)[`(]", page.read_text()))
+
+
+def needs(page: Path) -> tuple[pytest.MarkDecorator, ...]:
+    of_torch = any(name.startswith(("rdzv_c10d.", "rdzv_core.torchrun.")) for name in names_in(page))
+    return (pytest.mark.needs_torch,) if of_torch else ()
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=needs(page), id=page.relative_to(ROOT).as_posix()) for page in PAGES]
+)
+def test_names_of_ours_that_a_text_speaks_of_exist(page: Path):
+    spoken = names_in(page)
+    missing = sorted(name for name in spoken if not found(name))
+    assert not missing, f"{page.relative_to(ROOT)} speaks of {missing}"
