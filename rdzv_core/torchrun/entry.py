@@ -28,7 +28,10 @@ def create_handler_for_torchrun(params: Any, name: str, *, backend: str | None =
 
     Raises:
         ValueError: The endpoint, an option or the run id is wrong.
+        torch.distributed.elastic.rendezvous.RendezvousError: The backend cannot be made; of the class that fits.
     """
+    from rdzv_core.torchrun.failures import torch_errors
+
     _make_log_visible()
     backend = backend or name
     ours = RendezvousParameters(
@@ -40,7 +43,8 @@ def create_handler_for_torchrun(params: Any, name: str, *, backend: str | None =
         local_addr=params.local_addr,
         **params.config,
     )
-    handler: RendezvousHandler = rendezvous_handler_registry.create_handler(ours)
+    with torch_errors():
+        handler: RendezvousHandler = rendezvous_handler_registry.create_handler(ours)
     if not isinstance(handler, DynamicRendezvousHandler):
         return handler
     _refuse_default_run_id(handler, params.run_id)

@@ -772,6 +772,15 @@ def test_the_entry_hands_on_what_torch_was_given(monkeypatch: pytest.MonkeyPatch
     assert handler.get_backend() == "redis"
 
 
+def test_a_backend_that_cannot_be_made_is_told_in_torchs_class(monkeypatch: pytest.MonkeyPatch):
+    class Broken:
+        def create_handler(self, params: Any) -> Any:
+            raise errors.RendezvousConnectionError("python-etcd is not installed.")
+
+    with pytest.raises(torch_api.RendezvousConnectionError, match=r"^python-etcd is not installed"):
+        ask(monkeypatch, Broken())
+
+
 def test_a_name_of_our_own_may_stand_for_another_of_the_registry(monkeypatch: pytest.MonkeyPatch):
     registry = OneBackend()
     monkeypatch.setattr(entry, "rendezvous_handler_registry", registry)
