@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 from rdzv_c10d import doctor
 from rdzv_c10d.detection import Machine
 from rdzv_c10d.doctor import examine, main
+from rdzv_redis import RedisServer
+
+from .stores import open_client, open_server
+
+pytestmark = [pytest.mark.needs_torch, pytest.mark.timeout(180)]
 
 
 class Elsewhere(Machine):
@@ -46,22 +55,109 @@ def reverse(monkeypatch: pytest.MonkeyPatch):
     return names
 
 
-@pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
+@pytest.fixture(scope="module")
+def store():
+    server = open_server()
+    yield f"127.0.0.1:{server.port}"
+    del server
 
 
-def test_all_is_well_where_somebody_listens_and_names_are_quick(listener, reverse):
-    findings = examine(listener)
+@contextmanager
+def silent() -> Iterator[str]:
+    """Takes connections, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def chatty() -> Iterator[str]:
+    """Answers everybody in HTTP, at once."""
+    kept = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def chat() -> None:
+            with suppress(OSError):
+                while True:
+                    kept.append(listener.accept()[0])
+                    with suppress(ConnectionError):
+                        kept[-1].sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        chatting = threading.Thread(target=chat, daemon=True)
+        chatting.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        chatting.join(10)
+    for connection in kept:
+        connection.close()
+
+
+@contextmanager
+def redis() -> Iterator[str]:
+    """A store of another kind."""
+    with RedisServer() as server:
+        yield server.endpoint
+
+
+def test_all_is_well_where_somebody_listens_and_names_are_quick(store, reverse):
+    findings = examine(store)
     assert all(finding.well for finding in findings), findings
     assert [finding.what for finding in findings] == [
         "the address of 127.0.0.1",
-        f"a store at {listener}",
+        f"a store at {store}",
         "the name of 127.0.0.1",
     ]
-    assert findings[1].seen == "somebody listens"
+    assert findings[1].seen == "somebody listens, and answers as a TCPStore"
     assert findings[2].seen.startswith("localhost (0.")
+
+
+def test_nothing_is_left_in_a_store_that_was_looked_at(store, reverse):
+    client = open_client(int(store.rpartition(":")[2]))
+    before = client.num_keys()
+    examine(store)
+    assert client.num_keys() == before
+
+
+@pytest.mark.parametrize("other", [silent, redis])
+def test_a_program_that_never_answers_is_no_store(other, reverse):
+    with other() as endpoint:
+        began = time.monotonic()
+        found = examine(endpoint, patience=2.0)[1]
+        assert time.monotonic() - began < doctor.IMPORT + 20, "a client of torch's would wait for ever"
+    assert not found.well
+    assert found.seen == "somebody listens there, but it does not answer as a TCPStore within 2 s"
+    assert found.advice == ("Another program has the port: choose another port; or the store's host hangs: look at it.")
+
+
+def test_a_program_that_answers_otherwise_is_no_store(reverse, capfd, monkeypatch):
+    monkeypatch.setattr(doctor, "examine", partial(examine, patience=60.0))  # however slow the machine is
+    with chatty() as endpoint:
+        assert main([endpoint]) == 1
+        said = capfd.readouterr()
+        assert main([endpoint, "--json"]) == 1
+        (_, found, _) = json.loads(capfd.readouterr().out)
+    assert said.out.splitlines()[1:3] == [
+        f"FAIL a store at {endpoint}: somebody listens there, but it does not answer as a TCPStore",
+        "     Another program has the port: choose another port.",
+    ]
+    assert said.err == "", "torch's own words are no help"
+    assert (found["well"], found["advice"]) == (False, "Another program has the port: choose another port.")
+
+
+@pytest.mark.parametrize(
+    ("client", "why"),
+    [
+        ("import no_such_torch", "ModuleNotFoundError: No module named 'no_such_torch'"),
+        ("import time; time.sleep(600)", "it was not imported in 0.2 s"),
+    ],
+)
+def test_a_store_cannot_be_told_without_torch(client, why, store, reverse, monkeypatch):
+    monkeypatch.setattr(doctor, "_CLIENT", client)
+    if "sleep" in client:
+        monkeypatch.setattr(doctor, "IMPORT", 0.2)
+    found = examine(store, patience=1.0)[1]
+    assert not found.well
+    assert found.seen == f"somebody listens there; whether it is a TCPStore cannot be told without torch ({why})"
+    assert found.advice.startswith("Install a torch that ")
 
 
 def test_nobody_listens_on_this_machine_yet(reverse):
@@ -89,30 +185,33 @@ def test_a_name_that_is_unknown(reverse):
     assert found.advice == "Correct the name, or give the address itself."
 
 
-def test_a_name_server_that_is_slow_to_say_a_name(listener, reverse, monkeypatch):
+def test_a_name_server_that_is_slow_to_say_a_name(store, reverse, monkeypatch):
     monkeypatch.setattr(doctor, "SLOW", 0.05)
     reverse["127.0.0.1"] = ("localhost", 0.2)
-    found = examine(listener)[-1]
+    found = examine(store)[-1]
     assert not found.well
     assert found.seen.startswith("localhost after 0.")
     assert "'::ffff:127.0.0.1 NAME'" in found.advice
     assert 'RES_OPTIONS="timeout:1 attempts:1"' in found.advice
 
 
-def test_a_name_server_that_does_not_answer(listener, reverse, monkeypatch):
+def test_a_name_server_that_does_not_answer(store, reverse, monkeypatch):
     monkeypatch.setattr(doctor, "SLOW", 0.05)
     reverse["127.0.0.1"] = ("localhost", 30.0)
     began = time.monotonic()
-    found = examine(listener, patience=0.3)[-1]
+    found = examine(store, patience=0.3)[-1]
     assert time.monotonic() - began < 10
     assert not found.well
     assert found.seen.startswith("no answer after 0.3 s; torch asks for it at every connect")
 
 
-def test_as_a_program(listener, reverse, capsys):
-    assert main([listener]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == f"ok   a store at {listener}: somebody listens"
-    assert main([listener, "--json"]) == 0
+def test_as_a_program(store, reverse, capsys):
+    assert main([store]) == 0
+    assert (
+        capsys.readouterr().out.splitlines()[1]
+        == f"ok   a store at {store}: somebody listens, and answers as a TCPStore"
+    )
+    assert main([store, "--json"]) == 0
     assert [finding["well"] for finding in json.loads(capsys.readouterr().out)] == [True, True, True]
     assert main(["127.0.0.1:65536"]) == 2
     assert "65536" in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import time
 from contextlib import ExitStack, closing, suppress
 
 import pytest
-from rdzv_c10d import C10dServer, create_backend, create_handler, hosting
+from rdzv_c10d import C10dServer, create_backend, create_handler, hosting, server
 from rdzv_c10d.coordination import C10dCoordinationBackend
 from rdzv_c10d.detection import Machine
 from rdzv_c10d.hosting import EndpointSource, connected
@@ -424,3 +426,95 @@ def test_a_server_of_ones_own():
         backend.close()
         with pytest.raises(ValueError, match="is taken"):
             C10dServer(port=server.port).start()
+
+
+def test_the_server_explains_its_options(capsys):
+    with pytest.raises(SystemExit) as ended:
+        server.main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith("usage: python -m rdzv_c10d.server [-h] [--host HOST] [--port PORT] [HOST:PORT]\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "endpoint"),
+    [
+        ([], "127.0.0.1:0"),
+        (["--port", "7000"], "127.0.0.1:7000"),
+        (["--host", "::1", "--port", "7000"], "[::1]:7000"),
+        (["--host", "localhost"], "localhost:0"),
+        (["127.0.0.2"], "127.0.0.2:29400"),
+        (["0.0.0.0:7000"], "0.0.0.0:7000"),
+        (["[::]:7000"], "[::]:7000"),
+    ],
+)
+def test_where_the_server_is_told_to_listen(arguments, endpoint):
+    target = server._target_of(server._read(arguments))
+    assert (str(target), target.is_host) == (endpoint, True)
+
+
+def test_the_server_is_told_its_place_once(capsys):
+    with pytest.raises(SystemExit) as ended:
+        server.main(["127.0.0.1:7000", "--port", "7000"])
+    assert ended.value.code == 2
+    assert "error: give either HOST:PORT, or --host and --port\n" in capsys.readouterr().err
+
+
+def test_the_server_says_in_its_own_words_that_a_port_is_taken(here, capsys):
+    with socket.create_server(("127.0.0.1", int(here.rpartition(":")[2]))):
+        assert server.main([here]) == 1
+    assert capsys.readouterr() == (
+        "",
+        f"No store can be hosted at {here}: the port is in use, another program listens there. "
+        "Choose another port, or find that program with 'ss -ltnp' and stop it.\n",
+    )
+
+
+def test_the_server_says_what_else_the_system_does_not_let_it(here, capsys, monkeypatch):
+    def refuse(*_: object, **__: object) -> socket.socket:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(hosting, "_listen", refuse)
+    assert server.main([here]) == 1
+    assert capsys.readouterr().err == f"No store can be hosted at {here}: Permission denied. Choose another port.\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "seen"),
+    [
+        ("198.51.100.7", "'198.51.100.7' is on no interface of this machine."),
+        ("no-such-host.invalid", "'no-such-host.invalid' cannot be resolved ("),
+    ],
+)
+def test_the_server_refuses_an_address_of_another_machine(host, seen, capsys):
+    assert server.main([f"{host}:29400"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"No store can be hosted at {host}:29400: {seen}")
+    assert said.err.endswith(". Give an address of this machine, or 0.0.0.0 for all that it has.\n")
+
+
+def test_the_server_refuses_what_is_no_endpoint(capsys):
+    assert server.main(["--port", "70000"]) == 1
+    assert "the port '70000' is not a number from 0 to 65535" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_the_server_ends_quietly_when_told_to(end):
+    program = subprocess.Popen(
+        [sys.executable, "-m", "rdzv_c10d.server", "--host", "127.0.0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        ready = program.stdout.readline()
+        assert ready.startswith("ready at 127.0.0.1:")
+        with socket.create_connection(("127.0.0.1", int(ready.rpartition(":")[2])), timeout=5):
+            pass
+        program.send_signal(end)
+        assert program.communicate(timeout=60) == ("", "")
+        assert program.returncode == 0
+    finally:
+        program.kill()
+        program.communicate()

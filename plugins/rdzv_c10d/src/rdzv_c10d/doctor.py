@@ -1,7 +1,7 @@
 """Will nodes meet at this endpoint, from here, and how soon? Asked before a job is, or when one hangs.
 
 ``python -m rdzv_c10d.doctor HOST:29400`` looks at what a TCPStore leans on and never speaks of: that the host has an
-address, that somebody answers there, and that DNS is quick to say a name for each address. torch asks it for one at
+address, that a store answers there, and that DNS is quick to say a name for each address. torch asks it for one at
 every connect, on both sides, for the text of a log line; an answer that is lost stops the store's host, and so
 everybody, for five seconds.
 """
@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -28,6 +31,21 @@ SLOW = 0.5
 """Seconds for one reverse look-up; a store's host makes one for each client, one after the other."""
 PATIENCE = 12.0
 """Seconds that one question may take: longer than a resolver's two tries of five seconds."""
+IMPORT = 60.0
+"""Seconds that a new process may take until it has torch."""
+
+# A client that meets a silent program hangs in torch, so it is one in a process of its own, which the alarm ends. Where
+# it meets one that answers otherwise, torch says so on stderr, and tries again until the store's timeout is over.
+_CLIENT = """
+import signal, sys
+from datetime import timedelta
+from torch.distributed import TCPStore
+print("asks", flush=True)
+host, port, patience = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+signal.setitimer(signal.ITIMER_REAL, patience)
+TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1)).check(["rdzv"])
+print("answered", flush=True)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +104,11 @@ def _connect(address: Address, machine: Machine, patience: float) -> tuple[Findi
     what = f"a store at {address}"
     try:
         with socket.create_connection((address.host, address.port), timeout=min(patience, 5.0)) as connection:
-            return Finding(what=what, well=True, seen="somebody listens"), (str(connection.getsockname()[0]),)
+            own, there = str(connection.getsockname()[0]), str(connection.getpeername()[0])
     except OSError as error:
         why = error.strerror or error
+    else:
+        return _ask(what, there, address.port, patience), (own,)
     verdict = judge(address.host, machine)
     seen = f"nobody listens ({why}); {address.host} {verdict.reason}"
     if verdict.mine:
@@ -99,6 +119,44 @@ def _connect(address: Address, machine: Machine, patience: float) -> tuple[Findi
         seen=seen,
         advice="Start the node that is to host, open the port in the firewall, or say is_host=true on one node.",
     ), ()
+
+
+def _ask(what: str, host: str, port: int, patience: float) -> Finding:
+    """Whether the program that listens there answers a client of a TCPStore; nothing is written."""
+    client = [sys.executable, "-c", _CLIENT, host, str(port), str(patience)]
+    # Names are looked at later: here the client's own look-ups are not to use up the time.
+    environment = {"RES_OPTIONS": "timeout:1 attempts:1", **os.environ}
+    try:
+        ended = subprocess.run(
+            client,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=IMPORT + patience,
+            check=False,
+        )
+        said, status, last = ended.stdout, ended.returncode, ended.stderr.strip().rpartition("\n")[2]
+    except subprocess.TimeoutExpired:
+        said, status, last = "", 0, f"it was not imported in {IMPORT:g} s"
+    if "answered" in said:
+        return Finding(what=what, well=True, seen="somebody listens, and answers as a TCPStore")
+    if "asks" not in said:
+        return Finding(
+            what=what,
+            well=False,
+            seen=f"somebody listens there; whether it is a TCPStore cannot be told without torch ({last})",
+            advice=f"Install a torch that {sys.executable} can import.",
+        )
+    seen = "somebody listens there, but it does not answer as a TCPStore"
+    if status == -signal.SIGALRM:
+        return Finding(
+            what=what,
+            well=False,
+            seen=f"{seen} within {patience:g} s",
+            advice="Another program has the port: choose another port; or the store's host hangs: look at it.",
+        )
+    return Finding(what=what, well=False, seen=seen, advice="Another program has the port: choose another port.")
 
 
 def _reverse(address: str, patience: float) -> Finding:
