@@ -506,6 +506,8 @@ def test_the_server_ends_quietly_when_told_to(end):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # What runs in the background of a script ignores SIGINT, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         ready = program.stdout.readline()
