@@ -56,7 +56,7 @@ class Link:
 
     def _begin(self) -> None:
         self._pid = os.getpid()
-        self._closed = self._ending = False
+        self._closed = False
         self._line: Line | None = None
         self._line_since = 0.0
         self._patience = SHORTEST_OPENING
@@ -177,30 +177,20 @@ class Link:
         """Whether :meth:`close` was called."""
         return self._closed
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether bells are to stay awake, since :meth:`close` has begun."""
-        return self._ending
-
     def close(self, ring: Job) -> None:
         """Drop all connections and wake whoever waits. Idempotent.
 
         Args:
             ring: Makes the keys appear that bells sleep for, so that they need not be woken by force.
         """
-        self._ending = True
-        line = self._line
-        if line is not None and self._pid == os.getpid() and any(bell.sleeps for bell in self._bells):
-            with suppress(Exception):
-                line.submit(ring).result(GENTLE)
-        self._drop_all()
-
-    def _drop_all(self) -> None:
         with self._lock:
-            was_closed, self._closed = self._closed, True
+            was_closed, self._closed = self._closed, True  # from now on no bell falls asleep
             if was_closed or self._pid != os.getpid():
                 return
             line, self._line = self._line, None
+        if line is not None and any(bell.sleeps for bell in self._bells):
+            with suppress(Exception):
+                line.submit(ring).result(GENTLE)
         lines = [line, *(bell.stop() for bell in self._bells)]
         for line in lines:
             if line is not None:
@@ -308,7 +298,7 @@ class Bell:
             awake_until = monotonic() + SETTLING if settling else 0.0
 
             def may_sleep() -> bool:
-                return line.has_plug and not self._link.is_ending and monotonic() >= awake_until
+                return line.has_plug and not self._link.is_closed and monotonic() >= awake_until
 
             while not line.given_up:
                 if may_sleep():
