@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_core import DynamicRendezvousHandler
 
+from .options import LEGACY_OPTIONS
 from .v2.backend import EtcdRendezvousBackend
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class EtcdRendezvousHandler(DynamicRendezvousHandler):
 class _LegacyBackend(EtcdRendezvousBackend):
     """The v2 backend under the old name."""
 
+    options = LEGACY_OPTIONS
+
     @property
     def name(self) -> str:
         """``etcd``."""
@@ -50,14 +53,11 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     from rdzv_core import create_handler
 
     from . import _target
-    from .options import LEGACY_OPTIONS
     from .v2.access import clients_of
 
     warnings.warn(_SUCCESSOR, DeprecationWarning, stacklevel=2)
     target = _target(params, LEGACY_OPTIONS)
     backend = _LegacyBackend(clients_of(target.cluster), params.run_id, target.key_prefix)
-    made: Any = create_handler(
-        None, backend, params, backend_options=LEGACY_OPTIONS, endpoint=target.endpoint, kind=EtcdRendezvousHandler
-    )
+    made: Any = create_handler(None, backend, params, endpoint=target.endpoint, kind=EtcdRendezvousHandler)
     handler: EtcdRendezvousHandler = made
     return handler
