@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeAlias
 
+from rdzv_core.machine.attendance import some
+
 __all__ = [
     "EVENTS",
     "Event",
@@ -403,8 +405,7 @@ def _nodes(number: int) -> str:
 def _names(node_ids: tuple[str, ...]) -> str:
     if not node_ids:
         return ""
-    more = len(node_ids) - _MANY_NODES
-    return f" ({', '.join(node_ids[:_MANY_NODES])}{f' and {more} more' if more > 0 else ''})"
+    return f" ({some(node_ids, _MANY_NODES)})"
 
 
 def _because(reason: str) -> str:
