@@ -121,6 +121,18 @@ def test_a_server_that_says_nothing(opened, own_server):
     eventually("it goes on", lambda: backend.set_state(b"state") is not None, within=5)
 
 
+def test_a_closed_backend_does_not_look_for_its_server(own_server):
+    ours = set(threading.enumerate())
+    backend = by_v2(own_server.endpoint, read_timeout=LONG)
+    _, token, _ = backend.set_state(b"state")
+    waiting = Waiting(lambda: backend.wait_state(token, LONG))
+    assert waiting.blocks()
+    backend.close()
+    assert waiting.result(within=2) is None
+    own_server.kill()
+    eventually("the listener ends", lambda: not set(threading.enumerate()) - ours, within=2)
+
+
 # --- TLS
 
 

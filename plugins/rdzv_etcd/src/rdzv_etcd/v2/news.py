@@ -113,6 +113,8 @@ class News:
     def _next(self, index: int, client: Any) -> Any:
         import etcd
 
+        if self._closed:  # perhaps since an attempt that failed
+            return None
         try:
             return client.read(self._directory, wait=True, waitIndex=index, recursive=True, timeout=_LONGEST_ASK)
         except etcd.EtcdWatchTimedOut:
