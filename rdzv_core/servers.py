@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -21,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, getpid
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import IO, ClassVar
 
@@ -320,7 +320,7 @@ def free_port(host: str = "127.0.0.1") -> int:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(_TRIES):
-        port = random.choice(_PORTS)
+        port = SystemRandom().choice(_PORTS)
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

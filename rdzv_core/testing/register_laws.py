@@ -298,6 +298,26 @@ class RegisterConformance(ConformanceSuite):
         assert held[0] in (b"before", b"during")
         assert written(backend.set_state(b"after", held[1]))[2]
 
+    @needs(Power.CUT)
+    def test_the_random_numbers_of_the_job_are_left_alone(
+        self, open_backend: MakeBackend, back_door: Any, run_id: str
+    ) -> None:
+        """Nothing is drawn from the generator that ``random.seed`` seeds, not even for the pauses of an outage.
+
+        Else a job that seeds it is another with each rendezvous, and nodes that seed it alike make the same choices.
+        """
+        before = random.getstate()
+        backend = open_backend(run_id)
+        token = written(backend.set_state(b"before"))[1]
+        back_door.cut()
+        try:
+            self.fails_in_time(backend.get_state)
+            self.fails_in_time(functools.partial(backend.set_state, b"during", token))
+        finally:
+            back_door.mend()
+        assert backend.get_state() is not None
+        assert random.getstate() == before
+
     @needs(Power.LOSE_ANSWER)
     def test_an_unsure_write_says_so_or_finds_out(
         self, backend: RendezvousBackend, back_door: Any, run_id: str

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from random import SystemRandom
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ __all__ = ["Closed", "Link", "Subscription"]
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
+_CHANCE = SystemRandom()
 
 
 class Closed(Exception):
@@ -122,7 +123,7 @@ class Link:
             return harmless and not self._closed and monotonic() + wait < deadline
 
         while True:
-            wait = pause * random.uniform(0.5, 1.5)
+            wait = pause * _CHANCE.uniform(0.5, 1.5)
             try:
                 with translated(attempt, again=again):
                     return self._try(attempt, exchange, deadline, keeps), attempt

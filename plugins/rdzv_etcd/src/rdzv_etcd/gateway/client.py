@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import secrets
 import ssl
 import threading
 from collections.abc import Callable, Mapping
+from random import SystemRandom
 from time import monotonic
 from typing import Any, NoReturn, TypeVar
 
@@ -34,6 +34,7 @@ _LONGEST_PAUSE = 0.4
 _SHORTEST_TRY = 0.3
 _PATHS = ("/v3", "/v3beta")  # etcd 3.3 has only the second
 _LEASE_BITS = 40  # of an id are random; those above say the lease's length
+_CHANCE = SystemRandom()
 _T = TypeVar("_T")
 
 
@@ -66,7 +67,7 @@ class Gateway:
         self.cluster = cluster
         self.usage = Usage()
         self._closed = False
-        self._member = random.randrange(len(cluster.members))  # spreads nodes over members
+        self._member = _CHANCE.randrange(len(cluster.members))  # spreads nodes over members
         self._path = ""
         self._token: str | None = None
         self._context: ssl.SSLContext | None = None
@@ -190,7 +191,7 @@ class Gateway:
                 failures[member] = broken
                 unsure = unsure or (writes and broken.sent)
                 hopeless = len(failures) == members and all(b.permanent for b in failures.values())
-                wait = pause * random.uniform(0.5, 1.5)
+                wait = pause * _CHANCE.uniform(0.5, 1.5)
                 if hopeless or monotonic() + wait >= deadline:
                     raise self._failed(what, failures, unsure=unsure, permanent=hopeless) from broken
                 self._leave(member)

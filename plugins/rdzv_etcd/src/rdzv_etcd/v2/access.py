@@ -7,8 +7,8 @@ done again is done again by us. A client that a caller brings along is taken as 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
+from random import SystemRandom
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ __all__ = ["Access", "Refused", "clients_of"]
 _PAUSE = 0.05
 _LONGEST_PAUSE = 0.4
 _LONGEST_CALL = 6.0
+_CHANCE = SystemRandom()
 _T = TypeVar("_T")
 
 _V2_IS_OFF = (
@@ -77,7 +78,7 @@ class Access:
 
     def __init__(self, clients: Sequence[Any], timeout: float | None = None) -> None:
         self._clients = list(clients)
-        self._present = random.randrange(len(self._clients))
+        self._present = _CHANCE.randrange(len(self._clients))
         self.timeout = min(timeout or clients[0].read_timeout or _LONGEST_CALL, _LONGEST_CALL)
         self.where = ",".join(client.base_uri for client in clients)
 
@@ -118,7 +119,7 @@ class Access:
                 unsure = unsure or (writes and trouble.sent)
                 failed.add(member)
                 hopeless = trouble.permanent and len(failed) == len(self._clients)
-                wait = pause * random.uniform(0.5, 1.5)
+                wait = pause * _CHANCE.uniform(0.5, 1.5)
                 self._present = (member + 1) % len(self._clients)
                 if trouble.final or hopeless or monotonic() + wait >= deadline:
                     raise self._failed(what, trouble, unsure=unsure) from error
