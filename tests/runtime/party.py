@@ -142,7 +142,7 @@ class Party:
                 heartbeat=timedelta(seconds=0.5),
             ),
             options.pop("keep_alive_interval"),
-            options={"close_timeout": 1.0, **options},
+            options={"close_timeout": SOON, **options},
             stores=stores,
         )
         handler.observe(Observers(events=events.append))
