@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -316,8 +317,11 @@ def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on at this moment; somebody else may take it at the next.
 
     Raises:
+        ValueError: The host is no address of this machine, so that nothing can listen there.
         OSError: A great many were tried, and all are taken.
     """
+    if not host:
+        raise ValueError("The host to listen on is empty; is a variable unset?")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(_TRIES):
         port = SystemRandom().choice(_PORTS)
@@ -325,7 +329,11 @@ def free_port(host: str = "127.0.0.1") -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
-            except OSError:
+            except OSError as error:
+                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise ValueError(
+                        f"Nothing can listen on '{host}': {error.strerror}. Give an address of this machine."
+                    ) from error
                 continue
             return port
     raise OSError(f"no free port was found on {host} between {_PORTS.start} and {_PORTS.stop - 1}")

@@ -22,6 +22,19 @@ def test_a_free_port_can_be_listened_on_and_leaves_room_for_a_cluster_bus():
             pass
 
 
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("192.0.2.1", "Nothing can listen on '192.0.2.1': Cannot assign requested address. Give an address of this"),
+        ("no host", "Nothing can listen on 'no host': .+. Give an address of this machine."),  # as the resolver says it
+        ("", "The host to listen on is empty; is a variable unset?"),
+    ],
+)
+def test_no_port_is_free_where_nothing_can_listen(host, why):
+    with pytest.raises(ValueError, match=f"^{why}"):
+        free_port(host)
+
+
 def test_what_is_spawned_says_into_the_file_and_runs_in_the_directory(tmp_path):
     with (tmp_path / "log").open("wb") as output:
         process = spawn(

@@ -122,6 +122,16 @@ def test_the_time_to_start_is_the_callers_to_say(tmp_path):
         EtcdServer(binary=idle).start(timeout=0.3)
 
 
+@pytest.mark.parametrize(("program", "why"), [("#!/bin/sh\nexec sleep 60\n", "timed out"), ("\0", "Exec format error")])
+def test_a_program_that_does_not_tell_its_version_is_named(program, why, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "_VERSION_SECONDS", 0.2)
+    other = tmp_path / "other"
+    other.write_text(program)
+    other.chmod(0o755)
+    with pytest.raises(RendezvousConnectionError, match=rf"'{other}' does not tell its version .*{why}.*Is it etcd\?"):
+        EtcdServer(binary=other).start()
+
+
 def test_a_program_that_fails_is_quoted():
     with pytest.raises(RendezvousConnectionError, match=r"ended at once\. It said: .*nonsense"):
         EtcdServer(arguments=["--data-dir=/proc/nonsense"]).start()

