@@ -235,7 +235,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """For how many nodes the members should re-form: those at the barrier, and those lost.
 
         Answers from what was last pushed, without I/O. Raises only if the store has been away for longer than
-        ``store_outage_timeout``.
+        ``store_outage_timeout``, or the session has ended by a fault of its own.
         """
         if self._session.failure is not None:
             raise self._session.failure
@@ -283,11 +283,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         ended = self._runner.join(timeout + SLACK_SECONDS)
         self._finalizer.detach()
         self._stores_closed()
-        return ended
+        return ended and self._session.took_leave
 
     def post_leave(self, reason: str, timeout: float = LEAVE_SECONDS) -> None:
         """Ask the session to leave, and return at once. Safe in a signal handler."""
-        self._runner.post(Leave(reason, timeout, Future()))
+        self._runner.post(Leave(reason, timeout))
 
     def abandon(self) -> None:
         """Give back the seat that this node has or waits for: its user was interrupted, and will not take it."""
@@ -476,13 +476,13 @@ def _withdraw_at_exit(runner: Runner) -> None:
     """Withdraw a node whose handler is gone. In a child of fork() there is nobody of ours to withdraw."""
     if not runner.here or not runner.started or runner.ended:
         return
-    runner.post(Leave("its handler was dropped", LEAVE_SECONDS, Future()))
+    runner.post(Leave("its handler was dropped", LEAVE_SECONDS))
 
 
 @atexit.register
 def _withdraw_all() -> None:
     waiting = [r for r in _runners if r.here and r.started and not r.ended]
     for runner in waiting:
-        runner.post(Leave("its process ended", LEAVE_SECONDS, Future()))
+        runner.post(Leave("its process ended", LEAVE_SECONDS))
     for runner in waiting:
         runner.join(LEAVE_SECONDS)

@@ -105,7 +105,9 @@ class Knowledge:
         released: Why a node whose workers have finished need not wait for others any longer; None if it must.
         closed: The run is closed, as far as this node knows.
         left_behind: Why this node, finished, is out of a run in which others have re-formed; it must not close it.
-        failure: The error that the next call of a user is to raise, if the store was away for too long.
+        failure: The error that the next call of a user is to raise: the store was away for too long, or this session
+            has ended by a fault of its own.
+        took_leave: This node has withdrawn, and the store knows.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class Knowledge:
         self.left_behind: str | None = None
         self.closed = False
         self.failure: RendezvousError | None = None
+        self.took_leave = False
         self.journal = Journal(clock)
         self.seat: Seat | None = None
         self._identity = identity
@@ -171,7 +174,6 @@ class Knowledge:
         self._attempts = 0
         self._retry_at = 0.0
         self._last_cause = ""
-        self._fault: RendezvousError | None = None
         self._faulty_since: float | None = None
 
     @property

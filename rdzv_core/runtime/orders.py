@@ -125,7 +125,6 @@ class Leave:
 
     reason: str
     timeout: float
-    promise: Future[None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,9 @@ class Runner:
         with self._start_lock:
             if self._started:
                 return
-            self._started = True
             self._pid = os.getpid()
-        self._thread("session", self._run)
+            self._thread("session", self._run)
+            self._started = True
         self._thread("register", self._watch, "register", self._watch_state)
 
     def join(self, timeout: float) -> bool:

@@ -165,6 +165,7 @@ class Session(Following):
                     self._took_store(message)
 
     def _start_join(self, join: Join, now: float) -> None:
+        self._fail_join(RendezvousError("Another next_rendezvous() of this handler has begun, and takes its place."))
         self._leave_seat()
         self._pending = None
         self._hosting = self._connecting = ""
@@ -232,8 +233,7 @@ class Session(Following):
         if self._announced:
             yield from self._withdraw()
         self.emit(NodeLeft(reason=leave.reason, **self._about))
-        self._stopped = True
-        resolve(leave.promise, None)
+        self._stopped = self.took_leave = True
 
     def _run_out(self, joining: Joining) -> Steps:
         """The join has run out of time: look, withdraw, look once more, and only then give up (rule 9).
@@ -378,13 +378,12 @@ class Session(Following):
         self._abstain("it met a fault of its own")
         self._faulty_since = self._faulty_since or now
         if now - self._faulty_since > self._rules.ttl:
-            self._fault, self._stopped = self._told(fault), True
+            self.failure, self._stopped = self._told(fault), True
 
     def refuse_mail(self) -> None:
         """Refuse the messages that came too late: the session is over."""
         gone = self._told(
-            self._fault
-            or self.failure
+            self.failure
             or RendezvousClosedError(
                 f"This node has left run '{self._settings.run_id}'; make a new handler to join again."
             )
@@ -394,15 +393,11 @@ class Session(Following):
                 message = self.inbox.popleft()
                 if isinstance(message, Join | Close | Look):
                     reject(message.promise, gone)
-                elif isinstance(message, Leave):
-                    resolve(message.promise, None)
 
     def _reject_all(self) -> None:
         gone = RendezvousClosedError(f"This node has left run '{self._settings.run_id}'.")
         self._fail_join(gone)
         self._fail_requests(gone)
-        if self._leave is not None:
-            resolve(self._leave.promise, None)
 
 
 def _readable_records(roster: Roster) -> Iterator[Record]:

@@ -131,7 +131,7 @@ class TorchrunHandler(torch_api.RendezvousHandler):  # type: ignore[misc] # torc
         return self._handler.stands
 
     def num_nodes_waiting(self) -> int:
-        """For how many nodes to re-form; raises nothing but the end of the store's outage timeout."""
+        """For how many nodes to re-form; raises nothing but the end of this node."""
         self._signals.wrap()
         with torch_errors():
             return self._handler.num_nodes_waiting()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_shutdown_is_bounded_and_silent_when_the_store_is_away(party: Party):
     party.meet(guest)
     party.store.cut()
     assert guest.handler.shutdown() is False
-    assert guest.handler.end("success", "again") is True
+    assert guest.handler.end("success", "again") is False
     party.store.mend()
     assert party.register.closed is None
 
@@ -219,6 +220,43 @@ def test_a_handler_that_has_left_says_so(party: Party):
         with pytest.raises(RendezvousClosedError, match="has left run 'job-7'"):
             call()
     assert guest.handler.num_nodes_waiting() == 0
+
+
+def test_a_second_join_of_one_handler_takes_the_place_of_the_first(party: Party):
+    """Nobody is left to wait for an answer that does not come."""
+    guest, other = party.guest(2, 2), party.guest(2, 2)
+    first = guest.joins()
+    party.seen(guest)
+    second = guest.joins()
+    with pytest.raises(RendezvousError, match=r"Another next_rendezvous\(\) of this handler has begun"):
+        first.result(within=SOON)
+    (theirs,) = party.meet(other)
+    assert {second.result(within=SOON).rank, theirs.rank} == {0, 1}
+
+
+def test_a_handler_that_could_not_start_its_thread_can_when_there_is_room(party: Party, monkeypatch):
+    guest = party.guest(1, 1)
+
+    def no_room(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_room)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                guest.handler.next_rendezvous()
+    party.meet(guest)
+
+
+def test_leaving_says_whether_the_store_was_told(party: Party):
+    guests = [party.guest(1, 1) for _ in range(2)]
+    party.meet(guests[0])
+    assert guests[0].handler.leave("it is time")
+    assert guests[0].handler.leave("again")
+    party.meet(guests[1])
+    guests[1].line.cut = True
+    assert not guests[1].handler.leave("it is time", 0.3)
+    assert "left without being able to say so: the store does not answer" in guests[1].handler.story[-1]
 
 
 def test_no_thread_outlives_the_handler(party: Party):

@@ -180,8 +180,8 @@ class Puppet:
     def close(self, only_own: bool = True) -> Future:
         return self.tell(Close("success", "all is done", only_own, 5.0, Future())).promise
 
-    def leave(self) -> Future:
-        return self.tell(Leave("it is time", 2.0, Future())).promise
+    def leave(self) -> None:
+        self.tell(Leave("it is time", 2.0))
 
     def count(self) -> Counter[str]:
         """Calls by name since the last count."""
@@ -345,11 +345,11 @@ def test_who_was_interrupted_as_it_was_seated_gives_the_seat_back(hall: Hall):
 def test_a_node_that_leaves_withdraws_although_it_cannot_read_the_register(hall: Hall):
     """Another version of this library may have written it meanwhile."""
     nodes = in_a_round(hall, "a", "b")
-    left = nodes[1].leave()
+    nodes[1].leave()
     nodes[1].tell(StateSeen(b"what is this?", "a token"))
     hall.settle()
     hall.advance(0.2)
-    assert left.done()
+    assert nodes[1].session.took_leave
     assert nodes[1].over
     assert [entry.node_id for entry in hall.back_door.roster().records] == ["a"]
 
@@ -428,9 +428,9 @@ def test_a_close_that_loses_a_race_for_the_same_round_is_made_again(hall: Hall):
 def test_a_leader_that_leaves_decides_once_more_and_takes_lease_and_record_along(hall: Hall):
     a, b = in_a_round(hall, "a", "b")
     began = hall.now
-    promise = a.leave()
+    a.leave()
     hall.settle()
-    assert promise.done()
+    assert a.session.took_leave
     assert a.over
     assert [call.name for call in a.calls][-2:] == ["set_state", "withdraw"]
     assert hall.register.lost == 1
@@ -635,9 +635,9 @@ def test_a_register_that_cannot_be_read_is_told_to_whoever_asks(hall: Hall):
         with pytest.raises(RendezvousStateError, match="register in the store cannot be read"):
             promise.result(0)
     assert a.session.waiting == 0, "its workers go on"
-    left = a.leave()
+    a.leave()
     hall.advance(3.0)
-    assert left.done()
+    assert a.session.took_leave
     assert a.over
 
 

@@ -194,7 +194,7 @@ class Agent:
         if self.state in ("leaving", "gone"):
             return
         self._turn("leaving")
-        self.node.post(LeaveOrder(reason, LEAVE_SECONDS, Future()))
+        self.node.post(LeaveOrder(reason, LEAVE_SECONDS))
 
     def leave(self, reason: str) -> None:
         """SIGTERM: withdraw at once; the workers are stopped a moment later."""
