@@ -84,15 +84,15 @@ def test_a_launcher_stopped_in_its_first_wait_leaves_at_once(redis_job, number, 
 
 
 @pytest.mark.parametrize("victim_rank", [0, 2])
-def test_survivors_of_a_killed_node_spend_one_restart_and_go_on(redis_job, end, victim_rank):
+def test_survivors_of_a_killed_node_spend_one_restart_at_most_and_go_on(redis_job, end, victim_rank):
     job = stories.three_at_work(redis_job, max_restarts=1, arguments=[f"--until={end}"])
     victim = stories.rank(victim_rank)(job)
     survivors = stories.others(job, victim)
 
     victim.kill()
     wait_for_world(job, 2, *survivors)
-    spent = sorted(job.nodes[name].progress("begun")[-1]["restart_count"] for name in survivors)
-    assert spent in ([0, 1], [1, 1]), "the first whose worker fails; the other may be told before its own does"
+    spent = [job.nodes[name].progress("begun")[-1]["restart_count"] for name in survivors]
+    assert max(spent) <= 1, "whose worker fails spends one; who is told before its own does, none"
 
     end.touch()
     stories.expect_to_end_well(job, survivors)
