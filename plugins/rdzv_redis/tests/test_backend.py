@@ -115,6 +115,22 @@ def test_prefixes_keep_runs_apart(connect, valkey):
     assert there.get_state() is None
 
 
+def test_databases_of_one_server_keep_runs_apart(connect, valkey):
+    """Though a server has one set of channels for all of its databases."""
+    here, there = (connect(f"redis://{valkey.endpoint}/{number}") for number in (0, 1))
+    register = Waiting(lambda: there.wait_state(None, LONG))
+    seen = there.roster().version
+    roster = Waiting(lambda: there.roster(seen, LONG))
+    assert register.blocks()
+    assert roster.blocks()
+    here.set_state(b"here")
+    here.announce("n1", 1, b"here", LONG)
+    there.set_state(b"there")
+    there.announce("n2", 1, b"there", LONG)
+    assert register.result(within=5)[0] == b"there"
+    assert ids(roster.result(within=5)) == ["n2"]
+
+
 @pytest.mark.parametrize("run_id", ["job-7", "job {7}", "a:b", "ä/%"])
 def test_a_key_tells_its_run(run_id):
     keys = RunKeys(run_id=run_id)
@@ -251,14 +267,16 @@ def test_a_run_outlives_an_evicted_key(backend, raw, run_id, evicted):
     backend.announce("n1", 1, b"record", LONG)
     backend.announce("n2", 1, b"record", LONG)
     backend.withdraw("n2", 2, LONG)
+    backend.announce("n3", 1, b"dead by now", LONG)
     seen = backend.roster()
     raw.delete(f"rdzv:{{{run_id}}}:{evicted}")
     known = backend.pulse("n1", 1, LONG).known
     assert known == (evicted in ("log", "left"))
-    assert ids(backend.roster()) == (["n1"] if known else [])
+    assert ids(backend.roster()) == (["n1", "n3"] if known else [])
     assert backend.announce("n1", 2, b"again", LONG).known
-    answer = backend.roster(seen.version)
-    assert [(e.node_id, e.record) for e in answer.onto(seen).records] == [("n1", b"again")]
+    others = [("n3", b"dead by now")] if known else []
+    answer = backend.roster(seen.version).onto(seen)
+    assert [(e.node_id, e.record) for e in answer.records] == [("n1", b"again"), *others]
     assert all(raw.pttl(key) > 0 for key in keys_of(raw, run_id))
 
 

@@ -6,6 +6,8 @@ import pytest
 import redis.connection
 from rdzv_redis.connection import target_of
 
+from rdzv_core.errors import RendezvousConnectionError
+
 SECRET = "s3cret-w0rd"
 
 
@@ -127,6 +129,14 @@ def test_a_password_file_is_read_at_each_connect(tmp_path):
     assert target.connection(1.0).password == "old"
     path.write_text("new\nnot this\n")
     assert target.connection(1.0).password == "new"
+
+
+def test_a_password_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "password"
+    path.write_bytes(b"\xff\xfe\xfd")
+    target = target_of("db", {"password_file": str(path)}, {})
+    with pytest.raises(RendezvousConnectionError, match=f"'{path}' cannot be read \\(it is no text in UTF-8\\)"):
+        target.connection(1.0)
 
 
 @pytest.mark.parametrize("name", ["password_file", "ssl_ca_certs"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 import time
 
 import pytest
@@ -32,6 +34,15 @@ def fails(call, *, within):
         call()
     assert time.monotonic() - began < within
     return caught.value
+
+
+def said(call):
+    """What the call's error says; nothing if there is none."""
+    try:
+        call()
+    except RendezvousConnectionError as error:
+        return str(error)
+    return ""
 
 
 # --- lost answers
@@ -311,19 +322,17 @@ def test_a_server_without_connections_left(connect, own_server):
 
 def test_a_server_held_up_by_a_script_is_waited_for(connect, own_server):
     admin(own_server, "CONFIG", "SET", "busy-reply-threshold", "10")
-    backend = connect(own_server.endpoint, read_timeout=1.0)
-    assert backend.get_state() is None
+    hasty, backend = (connect(own_server.endpoint, read_timeout=seconds) for seconds in (0.5, LONG))
+    assert hasty.get_state() is backend.get_state() is None
     with redis.Redis(host=own_server.host, port=own_server.port, socket_timeout=30) as client:
         hold = Waiting(lambda: client.eval("while true do end", 0))
-        assert hold.blocks()
-        error = fails(backend.get_state, within=2.0)
-        assert "somebody's long script" in str(error)
+        eventually("it is told", lambda: "somebody's long script" in said(hasty.get_state), within=30)
         call = Waiting(backend.get_state)
         assert call.blocks()
         admin(own_server, "SCRIPT", "KILL")
-        assert call.result(within=2) is None
+        assert call.result(within=10) is None
         with pytest.raises(redis.ResponseError):
-            hold.result(within=2)
+            hold.result(within=10)
 
 
 def test_a_key_of_another_kind_is_a_state_error(connect, valkey, raw, run_id):
@@ -426,6 +435,98 @@ def test_no_more_connections_are_opened_than_allowed_by_any_number_of_threads_at
     monkeypatch.setattr(Target, "connection", make_slowly)
     together([backend.get_state] * 20)
     assert max(counts) < 3
+
+
+def test_who_listens_takes_no_connection_from_those_who_call(connect, valkey):
+    backend = connect(valkey.endpoint, max_connections=1)
+    token = backend.set_state(b"before")[1]
+    seen = backend.roster().version
+    waits = [Waiting(lambda: backend.wait_state(token, LONG)), Waiting(lambda: backend.roster(seen, LONG))]
+    assert all(wait.blocks() for wait in waits)
+    backend.set_state(b"after", token)
+    backend.announce("n1", 1, b"", LONG)
+    assert [wait.result(within=5) is not None for wait in waits] == [True, True]
+
+
+# --- refusals that the client library takes for a broken connection
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        redis.BusyLoadingError("Redis is loading the dataset in memory"),
+        redis.ConnectionError("max number of clients reached"),
+        redis.AuthenticationError("NOAUTH Authentication required."),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_a_call_that_was_refused_has_surely_done_nothing(connect, valkey, monkeypatch, answer):
+    backend = connect(valkey.endpoint, read_timeout=0.3)
+
+    def refuse(*_):
+        raise answer
+
+    monkeypatch.setattr(Link, "_exchange", refuse)
+    error = fails(lambda: backend.announce("n1", 1, b"", LONG), within=3)
+    assert not error.maybe_applied
+    assert "refused to announce a node" in str(error)
+
+
+# --- the way to the server
+
+
+@pytest.fixture
+def resolves(monkeypatch):
+    """Let names have these addresses."""
+    real = socket.getaddrinfo
+
+    def install(*addresses):
+        def look_up(host, port, *rest, flags=0, **more):
+            if flags & socket.AI_NUMERICHOST:
+                return real(host, port, *rest, flags=flags, **more)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    return install
+
+
+@pytest.fixture
+def black_hole():
+    """An address that takes no connection and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
+        for _ in range(4):  # one is taken in, and those behind it fill what waits
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield listener.getsockname()
+
+
+def test_a_dead_address_before_a_live_one_leaves_time_for_the_answer(connect, valkey, resolves, black_hole):
+    resolves(black_hole, (valkey.host, valkey.port))
+    assert connect("two.example", read_timeout=2.0).get_state() is None
+
+
+def test_a_dead_address_alone_is_told_in_time(connect, resolves, black_hole):
+    resolves(black_hole)
+    assert "was not reached" in str(fails(connect("one.example", read_timeout=0.3).get_state, within=3))
+
+
+def test_a_name_that_is_not_resolved_in_time_is_told(connect, monkeypatch):
+    real, may_go_on = socket.getaddrinfo, threading.Event()
+
+    def stall(host, *rest, flags=0, **more):
+        if flags & socket.AI_NUMERICHOST:
+            return real(host, *rest, flags=flags, **more)
+        may_go_on.wait(LONG)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", stall)
+    try:
+        error = fails(connect("slow.example", read_timeout=0.3).get_state, within=3)
+    finally:
+        may_go_on.set()
+    assert "The name 'slow.example' was not resolved within 0.3 s: is DNS slow or away?" in str(error)
 
 
 # --- TLS

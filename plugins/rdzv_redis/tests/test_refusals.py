@@ -96,6 +96,15 @@ def test_what_is_not_the_servers_passes():
         assert told.value is error
 
 
+def test_a_refusal_does_not_repeat_what_it_was_asked():
+    """Where AUTH has another name, its arguments are quoted: user and password."""
+    for said in ("unknown command 'AUTH', with args", "unknown command `AUTH`, with args"):
+        with pytest.raises(RendezvousConnectionError) as told, translated(Attempt(**ATTEMPT)):
+            raise redis.ResponseError(f"{said} beginning with: 'trainer' 's3cret-w0rd' ")
+        assert "s3cret" not in str(told.value)
+        assert "unknown command" in str(told.value)
+
+
 def test_a_refusal_after_a_lost_answer_is_still_unsure():
     attempt = Attempt(**ATTEMPT, writes=True, in_flight=True)
     with pytest.raises(RetryableError), translated(attempt, again=lambda: True):

@@ -12,6 +12,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 from rdzv_redis import RedisStore
+from rdzv_redis.link import Subscription
 
 from rdzv_core.servers import free_port
 from rdzv_core.testing.conformance import Waiting, together
@@ -100,6 +101,32 @@ def test_it_answers_as_tcp_store_does(store, tcp_store, seed):
         if name == "list_keys":
             theirs = sorted(set(theirs) - hidden)
         assert ours == theirs, f"step {step}: {name}"
+
+
+@pytest.mark.parametrize("held", [" 5", "5 ", "+5", "007", "-007", "5x", "-0", "000", "\t-3", str(2**62)])
+def test_it_adds_to_what_torchs_store_takes_for_a_number(store, tcp_store, held):
+    sums = []
+    for each in (store, tcp_store):
+        each.set("n", held)
+        sums.append((each.add("n", 1), each.add("n", 1), each.get("n")))
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.set("k", 5),
+        lambda s: s.append("k", 5),
+        lambda s: s.add("k", 1.0),
+        lambda s: s.add("k", 2**64),
+        lambda s: s.wait("abc"),
+        lambda s: s.check("abc"),
+        lambda s: s.multi_get("abc"),
+    ],
+)
+def test_what_is_of_the_wrong_type_is_refused_as_by_torch(store, tcp_store, call):
+    assert (outcome(lambda: call(store)), outcome(lambda: call(tcp_store))) == (TypeError, TypeError)
+    assert store.num_keys() == 0
 
 
 @pytest.mark.parametrize(
@@ -249,6 +276,58 @@ def test_a_thousand_keys_are_waited_for_at_once(store, make_store):
     for key in keys:
         other.set(key, "v")
     waiting.result(within=5)
+
+
+def test_a_key_that_comes_before_the_subscription_is_not_listened_for(store, make_store, monkeypatch):
+    other, plain, late = make_store(), Subscription.open, ["a"]
+
+    def open_late(news):
+        while late:
+            other.set(late.pop(), "1")
+        return plain(news)
+
+    monkeypatch.setattr(Subscription, "open", open_late)
+    waiting = Waiting(lambda: store.multi_get(["a", "b"]))
+    assert waiting.blocks()
+    other.set("b", "2")
+    assert waiting.result(within=5) == [b"1", b"2"]
+
+
+def test_a_key_that_was_there_and_went_is_waited_for_again(store, make_store):
+    other = make_store()
+    other.set("a", "old")
+    waiting = Waiting(lambda: store.multi_get(["a", "b"]))
+    assert waiting.blocks()
+    other.delete_key("a")
+    other.set("b", "2")
+    assert waiting.blocks()
+    other.set("a", "new")
+    assert waiting.result(within=5) == [b"new", b"2"]
+
+
+def test_a_key_that_came_unheard_is_found_when_the_time_is_up(make_store, raw, run_id):
+    store = make_store(timeout=timedelta(seconds=1))
+    waiting = Waiting(lambda: store.get("a"))
+    assert waiting.blocks()
+    raw.hset(f"rdzv:{{{run_id}}}:store", "a", "there")
+    assert waiting.result(within=5) == b"there"
+
+
+def test_a_key_may_be_asked_for_twice(store, make_store):
+    waiting = Waiting(lambda: store.multi_get(["d", "d"]))
+    assert waiting.blocks()
+    make_store().set("d", "v")
+    assert waiting.result(within=5) == [b"v", b"v"]
+    assert len(store._link._idle) == 2, "the connection that listened may be used again"
+
+
+def test_any_number_of_threads_may_wait(make_store):
+    store = make_store(options={"max_connections": 2})
+    waiting = [Waiting(lambda: store.get("k")) for _ in range(8)]
+    assert all(each.blocks() for each in waiting)
+    store.set("k", "v")
+    assert [each.result(within=5) for each in waiting] == [b"v"] * 8
+    assert len(store._link._all) <= 2
 
 
 def test_queues_hand_each_value_to_one(store, make_store):

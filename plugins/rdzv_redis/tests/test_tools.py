@@ -17,6 +17,8 @@ def test_runs_are_listed_by_their_ids(own_server, connect):
     connect(own_server.endpoint, run="elsewhere", key_prefix="other").set_state(b"state")
     assert runs(own_server.endpoint) == tuple(sorted(names))
     assert runs(own_server.endpoint, {"key_prefix": "other"}) == ("elsewhere",)
+    connect(f"redis://{own_server.endpoint}/3", run="in another database").set_state(b"state")
+    assert runs(f"redis://{own_server.endpoint}/3") == ("in another database",)
 
 
 def test_who_may_not_scan_is_told(guarded_redis, certificates, trainer):

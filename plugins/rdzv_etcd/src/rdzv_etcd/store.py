@@ -8,12 +8,14 @@ spellings; it keeps only its own half of a Python store alive; and it hands valu
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.store_values import Value, addend, key_list, value_bytes
 
 from .gateway import EtcdError, Gateway
 from .keys import RunKeys
@@ -31,7 +33,7 @@ except ModuleNotFoundError as error:
 
 __all__ = ["EtcdStore"]
 
-_Value: TypeAlias = "bytes | bytearray | memoryview | str"
+_NUMBER = re.compile(rb"\s*([+-]?\d+)")  # at the beginning of a value, as torch's stores read it
 _T = TypeVar("_T")
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
@@ -111,13 +113,13 @@ class EtcdStore(dist.Store):  # type: ignore[misc]
 
     # -- values
 
-    def set(self, key: str, value: _Value) -> None:
+    def set(self, key: str, value: Value) -> None:
         """Write ``value``, and wake who waits for the key."""
         self.multi_set([key], [value])
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[_Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
         """Write several values; all at once, if there are no more than 100 of them and the API is v3."""
-        pairs = {key: _bytes(value) for key, value in zip(keys, values, strict=True)}
+        pairs = {key: value_bytes(value) for key, value in zip(keys, values, strict=True)}
         _asked(lambda: self._keys.write(pairs))
 
     def get(self, key: str) -> bytes:
@@ -130,25 +132,28 @@ class EtcdStore(dist.Store):  # type: ignore[misc]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Read several values; wait for all of them up to the store's timeout."""
-        found = self._wait(list(keys), self.timeout)
-        return [found[key] for key in keys]
+        named = key_list(keys)
+        found = self._wait(named, self.timeout)
+        return [found[key] for key in named]
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number under ``key``, 0 if there is none; answers the sum."""
 
+        more = addend(amount)
+
         def sum_of(held: bytes | None) -> bytes:
-            try:
-                return str(int(held or b"0") + amount).encode()
-            except ValueError:
+            number = _NUMBER.match(b"0" if held is None else held)
+            if number is None:
                 raise dist.DistStoreError(
                     f"Cannot add to key {key!r} ({self!r}): it holds {held!r}, which is no number."
-                ) from None
+                )
+            return str(int(number[1]) + more).encode()
 
         return int(self._change(key, sum_of))
 
-    def append(self, key: str, value: _Value) -> None:
+    def append(self, key: str, value: Value) -> None:
         """Write ``value`` behind what the key holds."""
-        self._change(key, lambda held: (held or b"") + _bytes(value))
+        self._change(key, lambda held: (held or b"") + value_bytes(value))
 
     def _change(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
         """Replace what a key holds by what ``change`` makes of it, as often as it takes; answers that."""
@@ -158,14 +163,14 @@ class EtcdStore(dist.Store):  # type: ignore[misc]
             if self._swap(key, value, version):
                 return value
 
-    def compare_set(self, key: str, expected: _Value, desired: _Value) -> bytes:
+    def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
         """Write ``desired`` if the key holds ``expected``, or if it is not there and nothing is expected.
 
         Returns:
             What the key now holds; ``expected`` if the key is not there. So it was written only if the answer is
             ``desired``.
         """
-        wanted, value = _bytes(expected), _bytes(desired)
+        wanted, value = value_bytes(expected), value_bytes(desired)
         while True:
             held, version, _ = _asked(lambda: self._keys.read(key))
             if held is None and wanted:
@@ -208,7 +213,7 @@ class EtcdStore(dist.Store):  # type: ignore[misc]
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of the keys are there."""
-        return all(_asked(lambda key=key: self._keys.read(key))[0] is not None for key in keys)  # type: ignore[misc]
+        return all(_asked(lambda key=key: self._keys.read(key))[0] is not None for key in key_list(keys))  # type: ignore[misc]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all of the keys are there.
@@ -216,7 +221,7 @@ class EtcdStore(dist.Store):  # type: ignore[misc]
         Raises:
             DistStoreError: They are not within ``timeout``, or the store's own timeout if None.
         """
-        self._wait(list(keys), self.timeout if timeout is None else timeout)
+        self._wait(key_list(keys), self.timeout if timeout is None else timeout)
 
     def _wait(self, keys: Sequence[str], timeout: timedelta) -> dict[str, bytes]:
         began = monotonic()
@@ -267,7 +272,3 @@ def _asked(call: Callable[[], _T]) -> _T:
         raise dist.DistNetworkError(str(error)) from error
     except RendezvousError as error:
         raise dist.DistStoreError(str(error)) from error
-
-
-def _bytes(value: _Value) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)

@@ -44,7 +44,7 @@ class RedisRendezvousBackend(CoordinationBackend):
 
     def __init__(self, target: Target, run_id: str) -> None:
         self._run_id = run_id
-        self._keys = RunKeys(run_id=run_id, prefix=target.key_prefix)
+        self._keys = RunKeys(run_id=run_id, prefix=target.prefix)
         self._link = Link(target)
         self._register_news = Subscription(self._link, self._keys.register)
         self._roster_news = Subscription(self._link, self._keys.live)

@@ -18,6 +18,7 @@ from rdzv_core.endpoint import Endpoint, parse_endpoint
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.options import OptionError, read_options
 
+from .dialling import connections
 from .options import REDIS_OPTIONS
 
 __all__ = ["Target", "target_of"]
@@ -50,6 +51,11 @@ class Target:
             return str(self.endpoint)
         return str(self.endpoint.addresses[0])
 
+    @property
+    def prefix(self) -> str:
+        """What all names begin with. The databases of a server share its channels, so each has names of its own."""
+        return f"{self.key_prefix}:db{self.database}" if self.database else self.key_prefix
+
     def connection(self, connect_timeout: float) -> Any:
         """A connection of the client library, not yet connected.
 
@@ -78,12 +84,12 @@ class Target:
         arguments |= {
             "host": self.endpoint.host,
             "port": self.endpoint.port,
-            "socket_keepalive": True,
             "socket_keepalive_options": _KEEPALIVE,
         }
+        plain, secure = connections()
         if self.endpoint.scheme != "rediss":
-            return theirs.Connection(**arguments)
-        return theirs.SSLConnection(
+            return plain(**arguments)
+        return secure(
             ssl_ca_certs=_text(self.ssl_ca_certs),
             ssl_certfile=_text(self.ssl_certfile),
             ssl_keyfile=_text(self.ssl_keyfile),
@@ -96,9 +102,10 @@ class Target:
             return self.password
         try:
             return self.password_file.read_text(encoding="utf-8").split("\n", 1)[0].strip()
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
             raise RendezvousConnectionError(
-                f"The password file '{self.password_file}' cannot be read ({error.strerror}). "
+                f"The password file '{self.password_file}' cannot be read ({why}). "
                 "Is the secret mounted, and readable for this user?",
                 backend="redis",
             ) from error

@@ -20,7 +20,7 @@ from rdzv_core.errors import RendezvousConnectionError
 
 from .connection import Target
 from .lua import script
-from .refusals import Attempt, RetryableError, is_demoted, translated
+from .refusals import Attempt, RetryableError, is_answer, is_demoted, translated
 
 __all__ = ["Closed", "Link", "Subscription"]
 
@@ -46,6 +46,7 @@ class Link:
         self._changed = threading.Condition()
         self._idle: list[Any] = []
         self._all: set[Any] = set()
+        self._listening: set[Any] = set()  # of them; who wakes those that listen must not wait for them
 
     def _of_this_process(self) -> None:
         if self._pid != os.getpid():
@@ -133,25 +134,28 @@ class Link:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _try(self, attempt: Attempt, exchange: Callable[[Any, float], Any], deadline: float, keeps: bool) -> Any:
-        from redis.exceptions import ResponseError
+        from redis.exceptions import RedisError, ResponseError
 
         connection = self.take(deadline)
         try:
             attempt.in_flight = True
             reply = exchange(connection, deadline)
-        except ResponseError as error:
-            attempt.in_flight = False
+        except RedisError as error:
+            attempt.in_flight = not is_answer(error)
             if is_demoted(error):
                 self._drop_idle()
-                self.drop(connection)
-            else:
+            if isinstance(error, ResponseError) and not is_demoted(error):
                 self.give_back(connection)
+            else:
+                self.drop(connection)
             raise
         except BaseException:
             self.drop(connection)
             raise
         attempt.in_flight = False
-        if not keeps:
+        if keeps:
+            self._let_listen(connection)
+        else:
             self.give_back(connection)
         return reply
 
@@ -186,14 +190,14 @@ class Link:
         """An idle connection, or one that is yet to connect and counts from now on; and whether it is new."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._closed or self._idle or len(self._all) < self.target.max_connections,
+                lambda: self._closed or self._idle or self._has_room,
                 max(deadline - monotonic(), 0),
             )
             if self._closed:
                 raise self._closed_error()
             if self._idle:
                 return self._idle.pop(), False
-            if len(self._all) >= self.target.max_connections:
+            if not self._has_room:
                 raise RendezvousConnectionError(
                     f"All {self.target.max_connections} connections to Redis at {self.target} are in use. "
                     "Raise the option max_connections.",
@@ -203,10 +207,22 @@ class Link:
             self._all.add(connection)
             return connection, True
 
+    @property
+    def _has_room(self) -> bool:
+        return len(self._all) - len(self._listening) < self.target.max_connections
+
+    def _let_listen(self, connection: Any) -> None:
+        with self._changed:
+            if connection in self._all:
+                self._listening.add(connection)
+                self._changed.notify_all()
+
     def give_back(self, connection: Any) -> None:
         """Let others use the connection; it must owe nobody an answer."""
         with self._changed:
-            if not self._closed and connection in self._all:
+            fits = connection not in self._listening or self._has_room
+            if fits and not self._closed and connection in self._all:
+                self._listening.discard(connection)
                 self._idle.append(connection)
                 self._changed.notify_all()
                 return
@@ -222,6 +238,7 @@ class Link:
         """Close the connection."""
         with self._changed:
             self._all.discard(connection)
+            self._listening.discard(connection)
             self._changed.notify_all()  # who pauses between two tries listens too
         with contextlib.suppress(Exception):
             connection.disconnect()
@@ -331,7 +348,7 @@ class Subscription:
         try:
             deadline = monotonic() + self._link.target.read_timeout
             connection.send_command("UNSUBSCRIBE", check_health=False)
-            left = len(self._channels)
+            left = len(set(self._channels))
             while left:
                 left -= _reply(connection, deadline)[0] == b"unsubscribe"
         except Exception:  # the next user gets a connection that works

@@ -45,8 +45,9 @@ REDIS_OPTIONS: tuple[Option, ...] = (
         name="max_connections",
         kind="integer",
         default=64,
-        minimum=3,
-        sentence="How many connections one backend or store may hold at most; a node needs two, a leader three.",
+        minimum=1,
+        sentence="How many connections one backend or store may hold at most for its calls; each thread of a node or a "
+        "store that waits for news holds one besides.",
     ),
     Option(
         name="key_prefix",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
-__all__ = ["Attempt", "RetryableError", "is_demoted", "translated"]
+__all__ = ["Attempt", "RetryableError", "is_answer", "is_demoted", "translated"]
 
 
 class RetryableError(Exception):
@@ -167,6 +167,14 @@ def _code(error: Exception) -> str | None:
     return found[1] if found and found[1] in _REFUSALS else None
 
 
+def is_answer(error: Exception) -> bool:
+    """Whether a server answered, if only to refuse: then the call has done nothing. The client library takes some
+    answers for a broken connection."""
+    from redis.exceptions import ResponseError
+
+    return isinstance(error, ResponseError) or _code(error) not in (None, "FOREIGN")
+
+
 def is_demoted(error: Exception) -> bool:
     """Whether the server says that it is not the one that takes writes: look the endpoint up anew."""
     return _code(error) in _ELSEWHERE
@@ -200,7 +208,8 @@ def translated(attempt: Attempt, *, again: Callable[[], bool] = lambda: False) -
 
 
 def _refused(attempt: Attempt, refusal: _Refusal, error: Exception) -> RendezvousError:
-    said = f"Redis at {attempt.where} refused to {attempt.what}: {refusal.advice}. It said: {error}"
+    quoted = str(error).partition(", with args beginning with")[0]  # of AUTH these are user and password
+    said = f"Redis at {attempt.where} refused to {attempt.what}: {refusal.advice}. It said: {quoted}"
     if refusal.kind is RendezvousConnectionError:
         return RendezvousConnectionError(
             said, maybe_applied=attempt.maybe_applied, permanent=refusal.permanent, backend="redis"

@@ -8,12 +8,13 @@ its own half of a Python store alive; and it hands values over as bytes, and wan
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.store_values import Value, addend, key_list, value_bytes
 
 from .connection import Target, target_of
 from .keys import RunKeys
@@ -30,7 +31,6 @@ except ModuleNotFoundError as error:
 
 __all__ = ["RedisStore"]
 
-_Value: TypeAlias = "bytes | bytearray | memoryview | str"
 _T = TypeVar("_T")
 
 _QueueEmptyError: type[Exception] = getattr(dist, "QueueEmptyError", dist.DistStoreError)  # torch 2.6 has none
@@ -65,7 +65,7 @@ class RedisStore(dist.Store):  # type: ignore[misc]
         options: Mapping[str, Any] | None = None,
     ) -> None:
         target = target_of(endpoint, options or {}, os.environ)
-        self._begin(Link(target), RunKeys(run_id=run_id, prefix=target.key_prefix), timeout, ttl)
+        self._begin(Link(target), RunKeys(run_id=run_id, prefix=target.prefix), timeout, ttl)
 
     def _begin(self, link: Link, keys: RunKeys, timeout: timedelta, ttl: timedelta) -> None:
         dist.Store.__init__(self)
@@ -84,13 +84,13 @@ class RedisStore(dist.Store):  # type: ignore[misc]
 
     # -- values
 
-    def set(self, key: str, value: _Value) -> None:
+    def set(self, key: str, value: Value) -> None:
         """Write ``value``, and wake who waits for the key."""
         self.multi_set([key], [value])
 
-    def multi_set(self, keys: Sequence[str], values: Sequence[_Value]) -> None:
+    def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
         """Write several values at once."""
-        pairs = [part for key, value in zip(keys, values, strict=True) for part in (key, _bytes(value))]
+        pairs = [part for key, value in zip(keys, values, strict=True) for part in (key, value_bytes(value))]
         self._run("set a key", "store_set", pairs, repeatable=True)
 
     def get(self, key: str) -> bytes:
@@ -103,34 +103,34 @@ class RedisStore(dist.Store):  # type: ignore[misc]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Read several values; wait for all of them up to the store's timeout."""
+        named = key_list(keys)
         end = monotonic() + self.timeout.total_seconds()
         values: list[bytes] = []
 
-        def read() -> bool:
-            values[:] = self._run("read keys", "store_read", list(keys), repeatable=True)
-            return None not in values
+        def missing() -> list[str]:
+            values[:] = self._run("read keys", "store_read", named, repeatable=True)
+            return [key for key, value in zip(named, values, strict=True) if value is None]
 
-        if not read():
-            # Not `_wait`, for which a queue of that name would do.
-            self._listen([key for key, value in zip(keys, values, strict=True) if value is None], end, read)
+        if missing():
+            self._listen(named, end, missing)  # not `wait`, for which a queue of that name would do
         return values
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number under ``key``, 0 if there is none; answers the sum."""
-        return int(self._run("add to a key", "store_add", [key, amount]))
+        return int(self._run("add to a key", "store_add", [key, addend(amount)]))
 
-    def append(self, key: str, value: _Value) -> None:
+    def append(self, key: str, value: Value) -> None:
         """Write ``value`` behind what the key holds."""
-        self._run("append to a key", "store_append", [key, _bytes(value)])
+        self._run("append to a key", "store_append", [key, value_bytes(value)])
 
-    def compare_set(self, key: str, expected: _Value, desired: _Value) -> bytes:
+    def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
         """Write ``desired`` if the key holds ``expected``, or if it is not there and nothing is expected.
 
         Returns:
             What the key now holds; ``expected`` if the key is not there. So it was written only if the answer is
             ``desired``.
         """
-        arguments = [key, _bytes(expected), _bytes(desired)]
+        arguments = [key, value_bytes(expected), value_bytes(desired)]
         return bytes(self._run("compare and set a key", "store_compare_set", arguments))
 
     def delete_key(self, key: str) -> bool:
@@ -163,7 +163,7 @@ class RedisStore(dist.Store):  # type: ignore[misc]
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of the keys are there."""
-        return not self._missing(keys)
+        return not self._missing(key_list(keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all of the keys are there.
@@ -171,58 +171,63 @@ class RedisStore(dist.Store):  # type: ignore[misc]
         Raises:
             DistStoreError: They are not within ``timeout``, or the store's own timeout if None.
         """
+        named = key_list(keys)
         end = monotonic() + (self.timeout if timeout is None else timeout).total_seconds()
-        self._wait(list(dict.fromkeys(keys)), end)
+        if self._missing(named):
+            self._listen(named, end, lambda: self._missing(named))
 
-    def _missing(self, keys: Iterable[str]) -> list[str]:
-        named = list(keys)
-        if not named:
+    def _missing(self, keys: list[str]) -> list[str]:
+        if not keys:
             return []
-        missing = self._run("look for keys", "store_missing", named, repeatable=True, queues=True)
+        missing = self._run("look for keys", "store_missing", keys, repeatable=True, queues=True)
         return [name.decode() for name in missing]
 
-    def _wait(self, keys: Sequence[str], end: float) -> None:
-        missing = self._missing(keys)
-        if missing:
-            self._listen(missing, end, lambda: not self._missing(keys))
+    def _listen(self, keys: Sequence[str], end: float, look: Callable[[], Sequence[str]]) -> None:
+        """Wait until none of the keys is missing.
 
-    def _listen(self, keys: Sequence[str], end: float, satisfied: Callable[[], bool]) -> None:
-        """Wait until ``satisfied()``, which is asked after every subscribing and when all keys were spoken of."""
-        news = Subscription(self._link, *(f"{self._keys.store}:{key}" for key in keys))
-        unheard = set(keys)
+        Args:
+            keys: The keys that may be missing at one time or another.
+            end: Until when, by the monotonic clock.
+            look: Answers what is missing. Asked after every subscribing, whenever all that was missing has been spoken
+                of, and once more at the end.
+        """
+        news = Subscription(self._link, *(f"{self._keys.store}:{key}" for key in dict.fromkeys(keys)))
+        unheard: set[str] = set()
         started = monotonic()
         try:
             while True:
-                fresh = self._asked(news.open)
-                if (fresh or not unheard) and satisfied():
-                    return
-                unheard = unheard or set(keys)
+                if self._asked(news.open) or not unheard:
+                    unheard = set(look())
+                    if not unheard:
+                        return
                 try:
                     message = news.next(end - monotonic())
                 except RendezvousConnectionError:
                     continue  # `open` finds out whether the server is still there
-                if message is None:
-                    raise dist.DistStoreError(self._waited_for(keys, monotonic() - started))
-                unheard.discard(message.decode())
+                if message is not None and monotonic() < end:
+                    unheard.discard(message.decode())
+                elif missing := look():
+                    raise dist.DistStoreError(self._waited_for(missing, len(keys), monotonic() - started))
+                else:
+                    return
         except Closed:
             raise dist.DistNetworkError(f"The store was closed while it waited: {self!r}") from None
         finally:
             news.release()
 
-    def _waited_for(self, keys: Sequence[str], seconds: float) -> str:
-        missing = self._missing(keys) or list(keys)
+    def _waited_for(self, missing: Sequence[str], of: int, seconds: float) -> str:
         shown = ", ".join(repr(key) for key in missing[:8]) + (", ..." if len(missing) > 8 else "")
         return (
-            f"Timed out after {seconds:.3g} s waiting for keys that nobody has set: {len(missing)} of {len(keys)} "
+            f"Timed out after {seconds:.3g} s waiting for keys that nobody has set: {len(missing)} of {of} "
             f"({shown}) of run {self._keys.run_id!r} at {self._link.target}. Did the rank that sets them start, and "
             "with the same run id?"
         )
 
     # -- queues
 
-    def queue_push(self, key: str, value: _Value) -> None:
+    def queue_push(self, key: str, value: Value) -> None:
         """Put a value at the end of a queue."""
-        self._run("push to a queue", "store_push", [key, _bytes(value)], queues=True)
+        self._run("push to a queue", "store_push", [key, value_bytes(value)], queues=True)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Take the oldest value of a queue; wait for one up to the store's timeout.
@@ -234,7 +239,7 @@ class RedisStore(dist.Store):  # type: ignore[misc]
         end = monotonic() + self.timeout.total_seconds()
         taken: list[bytes] = []
 
-        def take() -> bool:
+        def take() -> list[str]:
             reply, _ = self._asked(
                 lambda: self._link.run(
                     "pop from a queue",
@@ -247,9 +252,9 @@ class RedisStore(dist.Store):  # type: ignore[misc]
             )
             if reply is not None:
                 taken.append(reply)
-            return bool(taken)
+            return [] if taken else [key]
 
-        if not take():
+        if take():
             if not block:
                 raise _QueueEmptyError(f"The queue {key!r} of run {self._keys.run_id!r} is empty.")
             self._listen([key], end, take)
@@ -300,7 +305,3 @@ class RedisStore(dist.Store):  # type: ignore[misc]
             raise dist.DistNetworkError(str(error)) from error
         except RendezvousError as error:
             raise dist.DistStoreError(str(error)) from error
-
-
-def _bytes(value: _Value) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)

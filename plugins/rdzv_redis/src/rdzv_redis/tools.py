@@ -34,7 +34,7 @@ def runs(endpoint: str, options: Mapping[str, Any] | None = None) -> tuple[str, 
     try:
         cursor = b"0"
         while True:
-            command = ("SCAN", cursor, "MATCH", f"{target.key_prefix}:{{*}}:*", "COUNT", _AT_A_TIME)
+            command = ("SCAN", cursor, "MATCH", f"{target.prefix}:{{*}}:*", "COUNT", _AT_A_TIME)
             cursor, keys = link.command("list the runs", *command)
             for key in keys:
                 run_id = RunKeys.run_id_of(key.decode("utf-8", "replace"))

@@ -18,6 +18,7 @@ if stored then
   end
   listed = redis.call('ZREM', live, old_seq .. ' ' .. id) == 1
 end
+if redis.call('EXISTS', live) == 0 then redis.call('DEL', log) end -- it tells of a roster that was lost
 if not alive then arrival = redis.call('HINCRBY', nodes, 'arrival', 1) end
 
 redis.call('HDEL', left, id)
