@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 from .plug import Plug
 
-__all__ = ["Job", "Line", "LostPatience", "Promise"]
+__all__ = ["Job", "Line", "LineEnded", "LostPatience", "Promise"]
 
 Job: TypeAlias = Callable[[Any], Any]
 """What a line is asked to do: given its client, make some calls and answer something."""
@@ -23,6 +24,10 @@ Job: TypeAlias = Callable[[Any], Any]
 
 class LostPatience(Exception):
     """A promise was not kept in time."""
+
+
+class LineEnded(Exception):
+    """The job came too late to be begun."""
 
 
 class Promise:
@@ -79,7 +84,7 @@ class Line:
         self._open = open_client
         self.opened = Promise()
         self._work: SimpleQueue[tuple[Promise, Job] | None] = SimpleQueue()
-        self._given_up = threading.Event()
+        self._given_up, self._ended = threading.Event(), threading.Event()
         self._plug: Plug | None = None
         self.sleeps = False
         self._thread = threading.Thread(target=self._run, name="rdzv-c10d", daemon=True)
@@ -115,9 +120,11 @@ class Line:
             self.sleeps = False
 
     def submit(self, job: Job) -> Promise:
-        """Ask for a job to be done; jobs are done in order."""
+        """Ask for a job to be done; jobs are done in order. Refused with :class:`LineEnded` if that is not to be."""
         promise = Promise()
         self._work.put((promise, job))
+        if self._ended.is_set():
+            self._refuse_rest()
         return promise
 
     def give_up(self) -> None:
@@ -139,6 +146,19 @@ class Line:
 
     def _run(self) -> None:
         try:
+            self._do_jobs()
+        finally:
+            self._ended.set()
+            self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        with suppress(Empty):
+            while True:
+                if (work := self._work.get_nowait()) is not None:
+                    work[0].settle(error=LineEnded())
+
+    def _do_jobs(self) -> None:
+        try:
             client, self._plug = self._open()
         except Exception as error:
             self.opened.settle(error=error)
@@ -146,8 +166,11 @@ class Line:
                 work[0].settle(error=error)
             return
         self.opened.settle()
-        while (work := self._work.get()) is not None and not self.given_up:
+        while (work := self._work.get()) is not None:
             promise, job = work
+            if self.given_up:
+                promise.settle(error=LineEnded())
+                return
             try:
                 promise.settle(job(client))
             except Exception as error:

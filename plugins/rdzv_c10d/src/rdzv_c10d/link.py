@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 from rdzv_core.tcp_store import await_keys
 
-from .line import Job, Line, LostPatience, Promise
+from .line import Job, Line, LineEnded, LostPatience, Promise
 from .source import Source
 
 __all__ = ["Bell", "Closed", "Link"]
@@ -91,6 +91,8 @@ class Link:
         self._patience = SHORTEST_OPENING
         try:
             return line.submit(job).result(deadline - monotonic())
+        except LineEnded:
+            return self._try(self._get_line(), what, job, deadline, writes=writes, again=again)
         except LostPatience:
             self._drop(line)
             raise RendezvousConnectionError(
