@@ -52,7 +52,10 @@ def _advice(occupied: bool, mixed: bool, short: bool) -> str:
             "Nodes that are missing have not reached the backend: check that every node uses this run id and "
             "endpoint, or raise join_timeout."
         )
-    return "These are enough: nobody has decided in time, or rank 0 did not open its store; see the log of the others."
+    return (
+        "These are enough: the last call for more of them (last_call_timeout) is not over, nobody has decided in time, "
+        "or rank 0 did not open its store; see the log of the others."
+    )
 
 
 def _named(records: Sequence[Record]) -> str:

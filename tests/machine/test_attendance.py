@@ -49,7 +49,8 @@ def view(*records: Record, members: dict[str, int] | None = None) -> View:
         (
             view(record("a", left=1), record("b", left=1), members={"a": 0, "b": 1}),
             "at the barrier are 2 of at least 2 nodes (a (host-a, pid 7), b (host-b, pid 7)). These are enough: "
-            "nobody has decided in time, or rank 0 did not open its store; see the log of the others.",
+            "the last call for more of them (last_call_timeout) is not over, nobody has decided in time, or rank 0 did "
+            "not open its store; see the log of the others.",
         ),
         (
             view(record("a"), record("b", min_nodes=3, max_nodes=3)),
