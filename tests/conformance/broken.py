@@ -37,7 +37,7 @@ class Flaw:
 
 SHELF: dict[str, Flaw] = {}
 
-TOO_LONG = 1.2
+TOO_LONG = 5.0
 """Seconds; more than the shelf's laws allow for noticing anything."""
 
 

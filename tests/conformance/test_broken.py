@@ -50,9 +50,12 @@ def try_law(law: str, suite: str, tmp_path: Path) -> list[pytest.TestReport]:
 
 @pytest.mark.parametrize("name", SHELF)
 def test_each_flaw_is_caught_by_its_law(name: str, tmp_path: Path):
-    reports = try_law(SHELF[name].law, f"Test{name}", tmp_path)
-    assert reports, "the law was not found"
-    assert any(r.failed for r in reports), f"{SHELF[name].law} is green on {name}"
+    for _ in range(3):  # a flaw that shows for a moment passes unseen if this machine stands still at that moment
+        reports = try_law(SHELF[name].law, f"Test{name}", tmp_path)
+        assert reports, "the law was not found"
+        if any(r.failed for r in reports):
+            return
+    pytest.fail(f"{SHELF[name].law} is green on {name}")
 
 
 @pytest.mark.parametrize(
