@@ -28,7 +28,7 @@ CORE = ROOT / "rdzv_core"
 # stands for the module or package and all that is in it.
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "ground": (("errors", "machine", "wire"),),
-    "contracts": (("endpoint", "options", "events", "tcp_store", "store_values", "api", "backend"),),
+    "contracts": (("dialling", "endpoint", "options", "events", "tcp_store", "store_values", "api", "backend"),),
     "shell": (
         ("servers",),
         (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import socket
-import threading
 import time
 
 import pytest
@@ -19,6 +19,8 @@ from rdzv_core.testing.conformance import Waiting, eventually, together
 from rdzv_core.testing.proxy import FaultProxy
 
 LONG = 60.0
+HASTY = 0.3
+"""Seconds that a call may take which is to fail for want of an answer."""
 SECRET = "s3cret-w0rd"
 
 
@@ -34,6 +36,17 @@ def fails(call, *, within):
         call()
     assert time.monotonic() - began < within
     return caught.value
+
+
+@contextlib.contextmanager
+def hasty(backend):
+    """Let calls have :data:`HASTY` seconds; before and after they have as long as a busy machine needs."""
+    link, usual = backend._link, backend._link.target
+    link.target = dataclasses.replace(usual, read_timeout=HASTY)
+    try:
+        yield
+    finally:
+        link.target = usual
 
 
 def said(call):
@@ -76,7 +89,7 @@ def test_a_write_whose_answer_was_lost_and_that_was_overtaken_says_that_it_is_un
             raise
 
     monkeypatch.setattr(Link, "_try", overtaken)
-    error = fails(lambda: backend.set_state(b"mine", token), within=3)
+    error = fails(lambda: backend.set_state(b"mine", token), within=10)
     assert error.maybe_applied
     assert "read again" in str(error)
 
@@ -97,10 +110,11 @@ def test_a_write_whose_answer_was_lost_and_that_was_overtaken_says_that_it_is_un
     ids=["set_state", "announce", "pulse", "withdraw", "publish", "forget", "get_state", "page", "roster"],
 )
 def test_a_server_that_falls_silent_is_noticed_in_time(connect, proxy, call, unsure):
-    backend = connect(proxy.endpoint, read_timeout=0.3)
+    backend = connect(proxy.endpoint)
     backend.get_state()
     proxy.drop_replies = True
-    error = fails(lambda: call(backend), within=1.5)
+    with hasty(backend):
+        error = fails(lambda: call(backend), within=10)
     assert error.maybe_applied == unsure
     proxy.mend()
     proxy.cut()
@@ -108,10 +122,11 @@ def test_a_server_that_falls_silent_is_noticed_in_time(connect, proxy, call, uns
 
 
 def test_a_write_that_was_never_sent_is_sure(connect, own_server):
-    backend = connect(own_server.endpoint, read_timeout=0.3)
+    backend = connect(own_server.endpoint)
     backend.get_state()
     own_server.kill()
-    error = fails(lambda: backend.set_state(b"state"), within=1.5)
+    with hasty(backend):
+        error = fails(lambda: backend.set_state(b"state"), within=10)
     assert not error.maybe_applied
     assert "was not reached" in str(error)
 
@@ -122,16 +137,16 @@ def test_a_short_outage_is_bridged(connect, proxy):
     proxy.refuse = True
     proxy.cut()
     call = Waiting(lambda: backend.announce("n1", 1, b"", LONG))
-    eventually("it has tried again", lambda: proxy.connections > 3, within=2)
+    eventually("it has tried again", lambda: proxy.connections > 3, within=10)
     proxy.mend()
-    assert call.result(within=3).known
+    assert call.result(within=10).known
 
 
 def test_a_connection_that_went_stale_is_not_used(connect, proxy):
     backend = connect(proxy.endpoint)
     backend.get_state()
     proxy.cut()
-    eventually("the cut has arrived", lambda: proxy.open_connections == 0, within=2)
+    eventually("the cut has arrived", lambda: proxy.open_connections == 0, within=10)
     _, attempt = backend._link.run("try", "forget", backend._keys.every, (), writes=True)
     assert not attempt.unsure
 
@@ -143,11 +158,11 @@ def test_a_wait_whose_connection_broke_says_so_and_the_next_one_reads_again(conn
     backend, other = connect(proxy.endpoint), connect(valkey.endpoint)
     token = other.set_state(b"before")[1]
     waiting = Waiting(lambda: backend.wait_state(token, LONG))
-    assert waiting.blocks()
+    eventually("it listens", lambda: backend._register_news.listens, within=10)
     proxy.cut()
     written = other.set_state(b"while nobody listened", token)
     with pytest.raises(RendezvousConnectionError, match="listen"):
-        waiting.result(within=2)
+        waiting.result(within=10)
     assert backend.wait_state(token, LONG) == written[:2]
 
 
@@ -156,25 +171,27 @@ def test_a_roster_wait_whose_connection_broke_says_so_and_the_next_one_reads_aga
     other.announce("n1", 1, b"", LONG)
     seen = backend.roster()
     waiting = Waiting(lambda: backend.roster(seen.version, LONG))
-    assert waiting.blocks()
+    eventually("it listens", lambda: backend._roster_news.listens, within=10)
     proxy.cut()
     other.announce("n2", 1, b"", LONG)
     with pytest.raises(RendezvousConnectionError, match="listen"):
-        waiting.result(within=2)
+        waiting.result(within=10)
     assert len(backend.roster(seen.version, LONG).onto(seen).records) == 2
 
 
 def test_a_wait_on_a_connection_that_died_in_silence_is_made_good_by_the_pulse(connect, proxy, valkey):
-    backend, other = connect(proxy.endpoint, read_timeout=0.3), connect(valkey.endpoint)
+    backend, other = connect(proxy.endpoint), connect(valkey.endpoint)
     backend.announce("n1", 1, b"", LONG)
     token = other.set_state(b"before")[1]
-    waiting = Waiting(lambda: backend.wait_state(token, 1.0))
-    assert waiting.blocks()
+    assert backend.wait_state(token, 0.0) is None  # it listens from now on
     proxy.half_open()
+    waiting = Waiting(lambda: backend.wait_state(token, 1.0))
     new = other.set_state(b"after", token)[1]
-    fails(lambda: backend.pulse("n1", 1, LONG), within=1.5)
+    with hasty(backend):
+        fails(lambda: backend.pulse("n1", 1, LONG), within=10)
+    assert waiting.result(within=10) is None
     proxy.mend()
-    assert waiting.result(within=2) is None
+    proxy.cut()
     assert backend.pulse("n1", 1, LONG).token == new
     assert backend.get_state()[1] == new
 
@@ -183,18 +200,19 @@ def test_a_wait_on_a_connection_that_died_in_silence_is_made_good_by_the_pulse(c
 
 
 def test_a_server_that_is_paused_and_goes_on(connect, own_server):
-    backend = connect(own_server.endpoint, read_timeout=0.3)
+    backend = connect(own_server.endpoint)
     assert backend.announce("n1", 1, b"", LONG).known
     token = backend.set_state(b"before")[1]
+    assert backend.wait_state(token, 0.0) is None  # it listens from now on
     waiting = Waiting(lambda: backend.wait_state(token, LONG))
-    assert waiting.blocks()
     own_server.pause()
-    fails(lambda: backend.pulse("n1", 1, LONG), within=1.5)
+    with hasty(backend):
+        fails(lambda: backend.pulse("n1", 1, LONG), within=10)
     assert waiting.blocks(), "a pause is no lost connection"
     own_server.resume()
     assert backend.pulse("n1", 1, LONG).known
     written = backend.set_state(b"after", token)
-    assert waiting.result(within=2) == written[:2]
+    assert waiting.result(within=10) == written[:2]
 
 
 def test_a_server_that_comes_back_empty(connect, own_server):
@@ -203,10 +221,10 @@ def test_a_server_that_comes_back_empty(connect, own_server):
     token = backend.set_state(b"before")[1]
     seen = backend.roster()
     waiting = Waiting(lambda: backend.wait_state(token, LONG))
-    assert waiting.blocks()
+    eventually("it listens", lambda: backend._register_news.listens, within=10)
     own_server.kill()
     with pytest.raises(RendezvousConnectionError):
-        waiting.result(within=2)
+        waiting.result(within=10)
     own_server.start()
     answer = backend.pulse("n1", 1, LONG)
     assert (answer.known, answer.leads, answer.token) == (False, False, None)
@@ -220,7 +238,7 @@ def test_a_server_that_comes_back_empty(connect, own_server):
 def test_a_server_that_is_not_there(run_id, own_server):
     own_server.kill()
     backend = RedisRendezvousBackend.connect(own_server.endpoint, run_id, {"read_timeout": 0.3})
-    error = fails(backend.get_state, within=1.5)
+    error = fails(backend.get_state, within=10)
     assert f"Redis at {own_server.endpoint} was not reached" in str(error)
     assert isinstance(error.__cause__, redis.ConnectionError)
     backend.close()
@@ -246,7 +264,7 @@ def admin(server, *command, **login):
 def test_a_wrong_key_is_told_at_once_and_not_shown(connect, own_server, endpoint, words):
     admin(own_server, "CONFIG", "SET", "requirepass", "right")
     backend = connect(endpoint.format(own_server.endpoint))
-    error = fails(backend.get_state, within=1.0)
+    error = fails(backend.get_state, within=10)
     assert words in str(error)
     assert error.permanent
     assert SECRET not in str(error)
@@ -260,7 +278,7 @@ def test_a_wrong_key_ends_the_join_at_once(own_server, run_id):
     admin(own_server, "CONFIG", "SET", "requirepass", "right")
     endpoint = f"redis://:{SECRET}@{own_server.endpoint}"
     handler = create_handler(RendezvousParameters("redis", endpoint, run_id, 1, 1, "127.0.0.1", join_timeout=600))
-    error = fails(handler.next_rendezvous, within=5.0)
+    error = fails(handler.next_rendezvous, within=10)
     assert "user name or password is wrong" in error.message
     assert SECRET not in str(error)
     handler.shutdown()
@@ -269,32 +287,32 @@ def test_a_wrong_key_ends_the_join_at_once(own_server, run_id):
 def test_a_password_where_none_is_set(connect, own_server):
     admin(own_server, "CONFIG", "SET", "requirepass", "")
     backend = connect(f"redis://:{SECRET}@{own_server.endpoint}")
-    assert "has none set" in str(fails(backend.get_state, within=1.0))
+    assert "has none set" in str(fails(backend.get_state, within=10))
 
 
 def test_a_user_without_rights(connect, own_server):
     admin(own_server, "ACL", "SETUSER", "ann", "on", f">{SECRET}", "~other:*", "+@all")
     backend = connect(f"redis://ann:{SECRET}@{own_server.endpoint}")
     for call in (backend.get_state, lambda: backend.set_state(b"x"), lambda: backend.announce("n", 1, b"", 1.0)):
-        error = fails(call, within=1.0)
+        error = fails(call, within=10)
         assert error.permanent
         assert "'~rdzv:*', '&rdzv:*'" in str(error)
     admin(own_server, "ACL", "SETUSER", "ann", "resetchannels", "~rdzv:*")
-    assert "'~rdzv:*', '&rdzv:*'" in str(fails(lambda: backend.wait_state(None, 1.0), within=1.0))
+    assert "'~rdzv:*', '&rdzv:*'" in str(fails(lambda: backend.wait_state(None, 1.0), within=10))
 
 
 def test_a_server_that_is_full(connect, own_server):
     backend = connect(own_server.endpoint)
     admin(own_server, "CONFIG", "SET", "maxmemory", "1", "maxmemory-policy", "noeviction")
-    error = fails(lambda: backend.set_state(b"x"), within=1.0)
+    error = fails(lambda: backend.set_state(b"x"), within=10)
     assert "out of memory" in str(error)
     assert not error.permanent, "somebody may make room"
 
 
 def test_a_replica_is_refused_with_advice(connect, own_server):
     admin(own_server, "REPLICAOF", "127.0.0.1", "1")
-    backend = connect(own_server.endpoint, read_timeout=0.3)
-    assert "Point the endpoint at the primary" in str(fails(lambda: backend.set_state(b"x"), within=1.5))
+    backend = connect(own_server.endpoint, read_timeout=HASTY)
+    assert "Point the endpoint at the primary" in str(fails(lambda: backend.set_state(b"x"), within=10))
 
 
 def test_a_primary_that_was_demoted_is_let_go(connect, own_server, valkey):
@@ -316,8 +334,8 @@ def test_a_server_without_connections_left(connect, own_server):
     admin(own_server, "CONFIG", "SET", "maxclients", "1")
     with redis.Redis(host=own_server.host, port=own_server.port) as client:
         client.ping()
-        backend = connect(own_server.endpoint, read_timeout=0.3)
-        assert "Raise maxclients" in str(fails(backend.get_state, within=1.5))
+        backend = connect(own_server.endpoint, read_timeout=HASTY)
+        assert "Raise maxclients" in str(fails(backend.get_state, within=10))
 
 
 def test_a_server_held_up_by_a_script_is_waited_for(connect, own_server):
@@ -344,14 +362,14 @@ def test_a_key_of_another_kind_is_a_state_error(connect, valkey, raw, run_id):
 
 def test_what_nobody_expects_the_server_to_say_is_no_fault_of_ours(backend):
     """A proxy's own words, say: a running job bears it as an outage."""
-    error = fails(lambda: backend._link.command("misuse", "HGET", "one argument only"), within=1.0)
+    error = fails(lambda: backend._link.command("misuse", "HGET", "one argument only"), within=10)
     assert "refused to misuse: nothing that is known to go wrong explains it" in str(error)
     assert "wrong number of arguments" in str(error)
     assert not error.permanent
 
 
 def test_a_server_that_does_not_know_a_command_is_refused_with_advice(backend):
-    error = fails(lambda: backend._link.command("ask", "NOSUCHCOMMAND"), within=1.0)
+    error = fails(lambda: backend._link.command("ask", "NOSUCHCOMMAND"), within=10)
     assert "the server does not know the command" in str(error)
     assert error.permanent
 
@@ -367,8 +385,8 @@ def test_what_is_no_redis_is_told_at_once(connect):
 
         answering = Waiting(answer_as_a_web_server)
         backend = connect(f"127.0.0.1:{listener.getsockname()[1]}")
-        error = fails(backend.get_state, within=1.0)
-        answering.result(within=2)
+        error = fails(backend.get_state, within=10)
+        answering.result(within=10)
     assert "does not speak Redis's protocol, or only in TLS" in str(error)
     assert "It said: Protocol" in str(error), "with or without hiredis"
     assert error.permanent
@@ -383,7 +401,7 @@ def test_a_password_that_is_wanted_and_was_not_given_is_told_at_once(connect, va
     """A server hears out a command of many words, or of a long one, only from those whom it knows."""
     with RedisServer(binary=valkey.binary, password=SECRET) as server:
         backend = connect(f"{server.host}:{server.port}")
-        error = fails(lambda: call(backend), within=1.0)
+        error = fails(lambda: call(backend), within=10)
     assert "asks for a password and none was given. Set RDZV_REDIS_PASSWORD" in str(error)
     assert error.permanent
 
@@ -394,13 +412,13 @@ def test_programming_errors_pass(backend):
 
 
 def test_too_many_connections_are_refused_with_advice(connect, valkey):
-    backend = connect(valkey.endpoint, max_connections=3, read_timeout=0.3)
+    backend = connect(valkey.endpoint, max_connections=3, read_timeout=HASTY)
     deadline = time.monotonic() + 5
     taken = [backend._link.take(deadline) for _ in range(3)]
-    assert "max_connections" in str(fails(backend.get_state, within=1.5))
+    assert "max_connections" in str(fails(backend.get_state, within=10))
     call = Waiting(backend.get_state)
     backend._link.give_back(taken.pop())
-    assert call.result(within=2) is None
+    assert call.result(within=10) is None
 
 
 def test_a_connection_that_is_given_back_wakes_who_waits_for_one(connect, valkey):
@@ -418,9 +436,9 @@ def test_a_connection_that_is_given_back_wakes_who_waits_for_one(connect, valkey
     call = Waiting(backend.get_state)
     assert call.blocks()
     link.give_back(taken.pop())
-    assert call.result(within=5) is None
+    assert call.result(within=10) is None
     link.close()
-    pausing.result(within=5)
+    pausing.result(within=10)
 
 
 def test_no_more_connections_are_opened_than_allowed_by_any_number_of_threads_at_once(connect, valkey, monkeypatch):
@@ -445,7 +463,7 @@ def test_who_listens_takes_no_connection_from_those_who_call(connect, valkey):
     assert all(wait.blocks() for wait in waits)
     backend.set_state(b"after", token)
     backend.announce("n1", 1, b"", LONG)
-    assert [wait.result(within=5) is not None for wait in waits] == [True, True]
+    assert [wait.result(within=10) is not None for wait in waits] == [True, True]
 
 
 # --- refusals that the client library takes for a broken connection
@@ -461,72 +479,15 @@ def test_who_listens_takes_no_connection_from_those_who_call(connect, valkey):
     ids=lambda answer: type(answer).__name__,
 )
 def test_a_call_that_was_refused_has_surely_done_nothing(connect, valkey, monkeypatch, answer):
-    backend = connect(valkey.endpoint, read_timeout=0.3)
+    backend = connect(valkey.endpoint, read_timeout=HASTY)
 
     def refuse(*_):
         raise answer
 
     monkeypatch.setattr(Link, "_exchange", refuse)
-    error = fails(lambda: backend.announce("n1", 1, b"", LONG), within=3)
+    error = fails(lambda: backend.announce("n1", 1, b"", LONG), within=10)
     assert not error.maybe_applied
     assert "refused to announce a node" in str(error)
-
-
-# --- the way to the server
-
-
-@pytest.fixture
-def resolves(monkeypatch):
-    """Let names have these addresses."""
-    real = socket.getaddrinfo
-
-    def install(*addresses):
-        def look_up(host, port, *rest, flags=0, **more):
-            if flags & socket.AI_NUMERICHOST:
-                return real(host, port, *rest, flags=flags, **more)
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
-
-        monkeypatch.setattr(socket, "getaddrinfo", look_up)
-
-    return install
-
-
-@pytest.fixture
-def black_hole():
-    """An address that takes no connection and says nothing."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as stack:
-        for _ in range(4):  # one is taken in, and those behind it fill what waits
-            client = stack.enter_context(socket.socket())
-            client.setblocking(False)
-            client.connect_ex(listener.getsockname())
-        yield listener.getsockname()
-
-
-def test_a_dead_address_before_a_live_one_leaves_time_for_the_answer(connect, valkey, resolves, black_hole):
-    resolves(black_hole, (valkey.host, valkey.port))
-    assert connect("two.example", read_timeout=2.0).get_state() is None
-
-
-def test_a_dead_address_alone_is_told_in_time(connect, resolves, black_hole):
-    resolves(black_hole)
-    assert "was not reached" in str(fails(connect("one.example", read_timeout=0.3).get_state, within=3))
-
-
-def test_a_name_that_is_not_resolved_in_time_is_told(connect, monkeypatch):
-    real, may_go_on = socket.getaddrinfo, threading.Event()
-
-    def stall(host, *rest, flags=0, **more):
-        if flags & socket.AI_NUMERICHOST:
-            return real(host, *rest, flags=flags, **more)
-        may_go_on.wait(LONG)
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", stall)
-    try:
-        error = fails(connect("slow.example", read_timeout=0.3).get_state, within=3)
-    finally:
-        may_go_on.set()
-    assert "The name 'slow.example' was not resolved within 0.3 s: is DNS slow or away?" in str(error)
 
 
 # --- TLS
@@ -535,12 +496,12 @@ def test_a_name_that_is_not_resolved_in_time_is_told(connect, monkeypatch):
 def test_without_a_certificate_the_door_stays_shut(connect, guarded_redis, certificates, trainer):
     options = {"ssl_ca_certs": str(certificates.ca), "read_timeout": 0.5}
     backend = connect(f"rediss://{trainer}@{guarded_redis.host}:{guarded_redis.port}", **options)
-    assert "trainer:***@" in str(fails(backend.get_state, within=2))
+    assert "trainer:***@" in str(fails(backend.get_state, within=10))
 
 
 def test_a_server_that_we_do_not_trust(connect, guarded_redis, trainer):
     backend = connect(f"rediss://{trainer}@{guarded_redis.host}:{guarded_redis.port}", read_timeout=0.5)
-    error = fails(backend.get_state, within=2)
+    error = fails(backend.get_state, within=10)
     assert "certificate verify failed" in str(error)
     assert "see the options ssl_ca_certs" in str(error)
     assert error.permanent

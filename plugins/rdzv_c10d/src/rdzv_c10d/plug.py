@@ -16,17 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from rdzv_core.dialling import keep_alive
+
 __all__ = ["Plug", "innermost", "plugged"]
 
 TURN = 3.0
 """Seconds to wait for another client to be made; it may be held up by DNS."""
-
-_KEEPALIVE = {
-    getattr(socket, name): value
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-    if hasattr(socket, name)
-}
-"""Seconds and tries: a connection that waits for hours is found broken within 45 s."""
 
 _making = threading.Lock()
 
@@ -39,11 +34,9 @@ class Plug:
         self._inode = inode
 
     def keep_alive(self) -> None:
-        """Let the system find out that the other end is gone, and keep gateways from forgetting the connection."""
+        """See :func:`rdzv_core.dialling.keep_alive`."""
         with suppress(OSError), self._connection() as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _KEEPALIVE.items():
-                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+            keep_alive(connection)
 
     def pull(self) -> None:
         """End the connection, if it is still there."""

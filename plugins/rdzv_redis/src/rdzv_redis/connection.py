@@ -11,14 +11,15 @@ import inspect
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rdzv_core.dialling import dial
 from rdzv_core.endpoint import Endpoint, parse_endpoint
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.options import OptionError, read_options
 
-from .dialling import connections
 from .options import REDIS_OPTIONS
 
 __all__ = ["Target", "target_of"]
@@ -81,12 +82,8 @@ class Target:
         if self.endpoint.is_unix_socket:
             del arguments["socket_connect_timeout"]
             return theirs.UnixDomainSocketConnection(path=self.endpoint.path, **arguments)
-        arguments |= {
-            "host": self.endpoint.host,
-            "port": self.endpoint.port,
-            "socket_keepalive_options": _KEEPALIVE,
-        }
-        plain, secure = connections()
+        arguments |= {"host": self.endpoint.host, "port": self.endpoint.port}
+        plain, secure = _kinds()
         if self.endpoint.scheme != "rediss":
             return plain(**arguments)
         return secure(
@@ -111,12 +108,25 @@ class Target:
             ) from error
 
 
-# A connection that only listens for hours: notice within 45 s that the other end is gone, and keep gateways awake.
-_KEEPALIVE = {
-    getattr(socket, name): value
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-    if hasattr(socket, name)
-}
+@cache
+def _kinds() -> tuple[Any, Any]:
+    """The client library's connections over TCP and over TLS, with a way to the server that ends in time."""
+    from redis.connection import Connection, SSLConnection
+
+    base: Any = Connection
+
+    class Dialled(base):  # type: ignore[misc]
+        def _connect(self) -> socket.socket:
+            opened = dial(self.host, self.port, self.socket_connect_timeout)
+            opened.settimeout(self.socket_timeout)
+            return opened
+
+    secure: Any = SSLConnection
+
+    class DialledTLS(secure, Dialled):  # type: ignore[misc]
+        pass
+
+    return Dialled, DialledTLS
 
 
 def _text(path: Path | None) -> str | None:

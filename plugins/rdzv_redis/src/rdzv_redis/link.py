@@ -296,6 +296,11 @@ class Subscription:
         self._connection: Any = None
         self._pid = os.getpid()
 
+    @property
+    def listens(self) -> bool:
+        """Whether it is subscribed, as far as is known."""
+        return self._connection is not None
+
     def open(self) -> bool:
         """Subscribe if that is not so already; True if it was not, so that messages may have been missed."""
         if self._pid != os.getpid():

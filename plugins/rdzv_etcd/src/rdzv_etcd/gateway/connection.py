@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+from rdzv_core.dialling import dial
+
 from .errors import Broken, broken_by
 
 __all__ = ["Answer", "Connection"]
 
 _LARGEST_ANSWER = 256 * 1024 * 1024  # bytes; no list of ours comes near, and a stranger's endless stream ends
-
-# A connection that only listens for hours: notice within 45 s that the other end is gone, and keep gateways awake.
-_KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +49,10 @@ class Connection:
         self._http = http.client.HTTPConnection(host, port)
         self._http.auto_open = 0
         try:
-            plain = socket.create_connection(address, timeout=_left(deadline))
+            plain = dial(host, port, _left(deadline))
         except OSError as error:
             raise broken_by(error, sent=False, tls=False) from error
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in _KEEPALIVE:
-                if hasattr(socket, name):
-                    plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
             plain.settimeout(_left(deadline))
             self.socket: socket.socket = plain if context is None else context.wrap_socket(plain, server_hostname=host)
         except OSError as error:

@@ -1,47 +1,52 @@
-"""How a TCP connection to the server is opened within the time of a call.
+"""How a TCP connection to a server is opened within the time of a call, and kept.
 
-The client library leaves the whole of that time to each address of a name, and to the resolver as much as it wants:
-one dead address before a live one, or a name server that is away, would use up what was meant for the answer.
+A socket leaves the whole of that time to each address of a name, and to the resolver as much as it wants: one dead
+address before a live one, or a name server that is away, would use up what was meant for the answer.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeAlias
 
-__all__ = ["connections", "dial"]
+__all__ = ["dial", "keep_alive"]
 
 _Found: TypeAlias = "list[tuple[Any, ...]]"
 
+# A connection that only listens for hours: notice within 45 s that the other end is gone, and keep gateways awake.
+_KEEP_ALIVE = {
+    getattr(socket, name): value
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+}
 
-def dial(host: str, port: int, seconds: float, keep_alive: Mapping[int, int]) -> socket.socket:
+
+def dial(host: str, port: int, seconds: float) -> socket.socket:
     """Connect to the first address of ``host`` that answers; each has an equal share of the time that is left.
 
     Args:
         host: A name or an address.
         port: The port.
         seconds: What all of it may take.
-        keep_alive: Options of TCP's keep-alive, for a connection that only listens for hours.
+
+    Returns:
+        The connection, kept alive and without Nagle's delay. It has a timeout of its own; set what you need.
 
     Raises:
         OSError: The name was not resolved in time, or no address took the connection.
     """
     deadline = monotonic() + seconds
     found = _addresses(host, port, seconds)
-    failure = OSError(f"the name '{host}' has no address")
+    failure = OSError(f"The name '{host}' has no address.")
     for number, (family, kind, protocol, _, address) in enumerate(found):
         opened = socket.socket(family, kind, protocol)
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in keep_alive.items():
-                opened.setsockopt(socket.IPPROTO_TCP, option, value)
+            keep_alive(opened)
             opened.settimeout(max(deadline - monotonic(), 0.001) / (len(found) - number))
             opened.connect(address)
         except OSError as error:
@@ -50,6 +55,13 @@ def dial(host: str, port: int, seconds: float, keep_alive: Mapping[int, int]) ->
         else:
             return opened
     raise failure
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Let the system find out that the other end is gone, and keep gateways from forgetting the connection."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEP_ALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _addresses(host: str, port: int, seconds: float) -> _Found:
@@ -63,7 +75,7 @@ def _addresses(host: str, port: int, seconds: float) -> _Found:
         except OSError as error:
             answers.put(error)
 
-    threading.Thread(target=ask, name="rdzv-redis-name", daemon=True).start()  # the resolver cannot be interrupted
+    threading.Thread(target=ask, name="rdzv-resolver", daemon=True).start()  # a look-up cannot be interrupted
     try:
         answer = answers.get(timeout=seconds)
     except Empty:
@@ -71,24 +83,3 @@ def _addresses(host: str, port: int, seconds: float) -> _Found:
     if isinstance(answer, OSError):
         raise answer
     return answer
-
-
-@cache
-def connections() -> tuple[Any, Any]:
-    """The client library's connections over TCP and over TLS, with :func:`dial` for their way to the server."""
-    from redis.connection import Connection, SSLConnection
-
-    base: Any = Connection
-
-    class Dialled(base):  # type: ignore[misc]
-        def _connect(self) -> socket.socket:
-            opened = dial(self.host, self.port, self.socket_connect_timeout, self.socket_keepalive_options)
-            opened.settimeout(self.socket_timeout)
-            return opened
-
-    secure: Any = SSLConnection
-
-    class DialledTLS(secure, Dialled):  # type: ignore[misc]
-        pass
-
-    return Dialled, DialledTLS
