@@ -100,7 +100,7 @@ def test_shutdown_of_a_joiner_does_not_close_the_run_of_others(party: Party):
 
 def test_shutdown_after_a_join_that_failed_does_not_close(party: Party):
     """It was in round 1, but what it knows of the run it knows no longer."""
-    guests = [party.guest(2, 2), party.guest(2, 2, join=0.3)]
+    guests = [party.guest(2, 2), party.guest(2, 2, join=3.0)]
     party.meet(*guests)
     with pytest.raises(RendezvousError, match="did not complete"):
         guests[1].handler.next_rendezvous()

@@ -10,7 +10,14 @@ from tests.runtime.party import BRISK, PATIENT, SOON, Party
 
 
 def test_the_maximum_meets_at_once(party: Party):
-    guests = [party.guest(1, 3, addr, last_call_timeout=60.0) for addr in ("host-c", "host-a", "host-b")]
+    guests = [
+        party.guest(
+            1,
+            3,
+            addr,
+        )
+        for addr in ("host-c", "host-a", "host-b")
+    ]
     infos = party.meet(*guests)
     assert [info.rank for info in infos] == [2, 0, 1], "by address"
     assert {info.world_size for info in infos} == {3}
@@ -30,14 +37,13 @@ def test_only_rank_0_hosts_and_all_learn_where(party: Party):
 
 
 def test_the_minimum_goes_on_without_the_rest_when_last_call_ends(party: Party):
-    infos = party.meet(party.guest(2, 3), party.guest(2, 3))
+    infos = party.meet(*[party.guest(2, 3, last_call_timeout=0.3) for _ in range(2)])
     assert {info.world_size for info in infos} == {2}
 
 
 def test_a_late_joiner_makes_the_round_grow(party: Party):
-    first = party.guest(1, 3)
+    first, late = [party.guest(1, 3, last_call_timeout=0.3) for _ in range(2)]
     assert party.meet(first)[0].world_size == 1
-    late = party.guest(1, 3)
     joining = late.joins()
     party.until("the member is told", lambda: first.handler.num_nodes_waiting() == 1)
     infos = [*party.meet(first), joining.result(within=SOON)]
@@ -48,9 +54,8 @@ def test_a_late_joiner_makes_the_round_grow(party: Party):
 
 def test_a_newcomer_waits_for_the_scale_up_delay(party: Party):
     """A pod that crashes again and again must not restart a job that is well again and again."""
-    member = party.guest(1, 3, scale_up_delay=60.0)
+    member, late = [party.guest(1, 3, last_call_timeout=0.3, scale_up_delay=60.0) for _ in range(2)]
     party.meet(member)
-    late = party.guest(1, 3, scale_up_delay=60.0)
     joining = late.joins()
     party.seen(late)
     party.until("it knows that it was passed over", lambda: "runs with 1 members" in late.handler.story[-1])
@@ -87,7 +92,7 @@ def test_a_member_that_comes_back_is_waited_for(party: Party):
 def with_a_spare(party: Party):
     members = [party.guest(2, 2), party.guest(2, 2)]
     party.meet(*members)
-    spare = party.guest(2, 2, join=0.5)
+    spare = party.guest(2, 2, join=2.0)
     waiting = spare.joins()
     assert spare.event(NodeSpare).round == 1
     return members, spare, waiting
@@ -96,7 +101,7 @@ def with_a_spare(party: Party):
 def test_a_spare_disturbs_nobody_and_its_time_does_not_run(party: Party):
     members, spare, waiting = with_a_spare(party)
     with pytest.raises(pytest.fail.Exception):
-        waiting.result(within=1.0)  # twice its join timeout
+        waiting.result(within=4.0)  # twice its join timeout
     assert [guest.handler.num_nodes_waiting() for guest in members] == [0, 0]
     assert spare.kinds() == ["NodeJoining", "NodeSpare"]
 
@@ -179,7 +184,7 @@ def test_when_rank_0_cannot_open_its_store_it_says_so_and_the_rest_goes_on(party
 
 def test_a_rank_0_that_never_publishes_is_given_up(party: Party):
     rank0, other = (
-        party.guest(2, 2, "a", bootstrap_timeout=0.3, join=2.0),
+        party.guest(2, 2, "a", bootstrap_timeout=0.3),
         party.guest(2, 2, "b", bootstrap_timeout=0.3),
     )
     rank0.stores.may_host.clear()

@@ -14,9 +14,16 @@ from pathlib import Path
 from tests.torchrun.launcher import Job, Node
 from tests.torchrun.looking import re_formed_after, rounds, wait_for_world
 
-INTERVAL = 1.0
+INTERVAL = 2.0
 TTL = 3 * INTERVAL
-CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 2, "scale_up_delay": 1, "closed_ttl": 2}
+MACHINE = 4.0
+"""Seconds granted to a machine that runs several tests at once; with them a farewell is still told from a TTL."""
+
+CONF = {"keep_alive_interval": INTERVAL, "last_call_timeout": 30, "scale_up_delay": 1, "closed_ttl": 2}
+"""The first round waits for the slowest to start."""
+
+FEWER_AT_FIRST = {"last_call_timeout": 2}
+"""For jobs that begin with fewer nodes than they may have."""
 
 MakeJob = Callable[..., Job]
 """Makes a :class:`Job` over one store from ``nnodes`` and settings of the job."""
@@ -108,7 +115,7 @@ def survivors_of_a_killed_launcher_re_form(make: MakeJob, end: Path, choose: Cho
 
 def a_late_joiner_is_taken_in(make: MakeJob, end: Path) -> None:
     """Into a round with room, which is disturbed for it."""
-    job = make("1:3", arguments=[f"--until={end}"])
+    job = make("1:3", conf=FEWER_AT_FIRST, arguments=[f"--until={end}"])
     job.start("a")
     wait_for_world(job, 1, "a", within=90)
 

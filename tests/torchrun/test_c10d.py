@@ -19,12 +19,9 @@ from rdzv_core.servers import free_port
 from tests.torchrun import stories
 from tests.torchrun.launcher import Job, Node
 from tests.torchrun.looking import logged, wait_for_world
-from tests.torchrun.stories import CONF, INTERVAL, TTL, expect_to_end_well, others, three_at_work
+from tests.torchrun.stories import CONF, INTERVAL, MACHINE, TTL, expect_to_end_well, others, three_at_work
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(240)]
-
-MACHINE = 2.0
-"""Seconds granted to a machine that runs several tests at once."""
 
 
 @pytest.fixture
@@ -149,7 +146,7 @@ def test_a_spare_ends_well_though_the_host_of_the_store_ends_first(c10d_job, end
 def test_scaled_up_and_down_with_a_node_lost_at_any_moment(c10d_job, end, seed):
     """1 -> 2 -> 3 -> 2: who is lost, host or not, how, and when, is drawn by lot."""
     lot = random.Random(seed)
-    job = c10d_job("1:3", worker="alone", arguments=[f"--until={end}"])
+    job = c10d_job("1:3", worker="alone", conf=stories.FEWER_AT_FIRST, arguments=[f"--until={end}"])
     job.start("a")
     wait_for_world(job, 1, "a", within=90)
     job.start("b")

@@ -450,7 +450,7 @@ def test_a_signal_to_a_child_of_fork_is_no_leave_of_the_parents(told: Told, monk
 
 
 def test_the_handler_wraps_when_the_main_thread_passes_by(party: Party, told: Told):
-    handler = dressed(party, 1, 2, stores=hash_stores())
+    handler = dressed(party, 1, 1, stores=hash_stores())
     handler.next_rendezvous()
     as_torch_installs_them()
     assert handler.num_nodes_waiting() == 0

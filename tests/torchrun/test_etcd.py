@@ -18,12 +18,9 @@ from tests.torchrun import stories
 from tests.torchrun.etcd_cluster import Cluster
 from tests.torchrun.launcher import Job
 from tests.torchrun.looking import rounds, wait_for_world
-from tests.torchrun.stories import CONF, INTERVAL, TTL
+from tests.torchrun.stories import CONF, INTERVAL, MACHINE, TTL
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(240)]
-
-MACHINE = 1.5
-"""Seconds granted to a machine that runs several tests at once, and to etcd, which looks for ended leases twice a s."""
 
 
 @pytest.fixture
@@ -94,7 +91,13 @@ def test_an_id_is_free_again_after_its_closed_ttl(etcd_job, server):
 def test_training_goes_on_over_the_death_of_etcds_leader_and_a_lost_quorum(etcd_job, end):
     """No worker is restarted, nobody is taken for dead, and afterwards a late joiner is taken in, once."""
     with Cluster() as cluster:
-        job = etcd_job("2:3", worker="alone", endpoint=cluster.endpoint, arguments=[f"--until={end}"])
+        job = etcd_job(
+            "2:3",
+            worker="alone",
+            endpoint=cluster.endpoint,
+            conf=stories.FEWER_AT_FIRST,
+            arguments=[f"--until={end}"],
+        )
         for name in "ab":
             job.start(name)
         wait_for_world(job, 2, "a", "b", within=60)

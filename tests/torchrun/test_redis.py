@@ -17,12 +17,9 @@ from rdzv_redis import RedisRendezvousBackend, RedisServer
 from tests.torchrun import stories
 from tests.torchrun.launcher import Job, Node
 from tests.torchrun.looking import leader, rounds, wait_for_world
-from tests.torchrun.stories import CONF, INTERVAL, TTL
+from tests.torchrun.stories import CONF, INTERVAL, MACHINE, TTL
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(240)]
-
-MACHINE = 1.0
-"""Seconds granted to a machine that runs several tests at once."""
 
 
 @pytest.fixture
@@ -132,10 +129,10 @@ def test_nobody_waits_in_the_exit_barrier_for_a_dead_member(redis_job):
 
     job.nodes["other"].kill()
     killed_at = time.monotonic()
-    job.wait(lambda: job.nodes["done"].process.poll() is not None, "the end of the node that is done", 20)
+    job.wait(lambda: job.nodes["done"].process.poll() is not None, "the end of the node that is done", 60)
 
     assert job.nodes["done"].process.returncode == 0, job.story()
-    assert time.monotonic() - killed_at < 2 * TTL + INTERVAL + 4 + MACHINE  # 4 s: what is left of an import of torch
+    assert time.monotonic() - killed_at < 60, "torch's barrier would wait for 300 s"
 
 
 def test_a_member_that_restarts_does_not_wait_for_one_in_the_exit_barrier(redis_job, end):
@@ -158,7 +155,7 @@ def doomed_in(what: str) -> dict[str, str]:
 
 def test_a_member_that_dies_before_it_reaches_the_store_holds_nobody_up(redis_job):
     """The others have their round by then, and torch's agents would wait for it on their main threads, and fail."""
-    job = redis_job("2:3", worker="alone", arguments=["--steps=3"], conf={"last_call_timeout": 5})
+    job = redis_job("2:3", worker="alone", arguments=["--steps=3"])
     doomed = job.start("doomed", **doomed_in("connect"))
     for name in "bc":
         job.start(name)
@@ -173,7 +170,7 @@ def test_a_member_that_dies_before_it_reaches_the_store_holds_nobody_up(redis_jo
 
 
 def test_rank_0_that_dies_before_it_publishes_its_store_holds_nobody_up(redis_job):
-    job = redis_job("2:3", worker="alone", arguments=["--steps=3"], conf={"placement": "hint", "last_call_timeout": 5})
+    job = redis_job("2:3", worker="alone", arguments=["--steps=3"], conf={"placement": "hint"})
     doomed = job.start("doomed", RDZV_RANK_HINT="0", **doomed_in("host"))
     for name, hint in (("b", "1"), ("c", "2")):
         job.start(name, RDZV_RANK_HINT=hint)
@@ -190,7 +187,7 @@ def test_rank_0_that_dies_before_it_publishes_its_store_holds_nobody_up(redis_jo
 
 
 def test_a_server_restarted_empty_disturbs_nobody_and_a_later_node_still_joins(redis_job, server, end):
-    job = redis_job("2:3", worker="alone", arguments=[f"--until={end}"])
+    job = redis_job("2:3", worker="alone", conf=stories.FEWER_AT_FIRST, arguments=[f"--until={end}"])
     job.start("a")
     job.start("b")
     wait_for_world(job, 2, "a", "b", within=60)
@@ -218,11 +215,11 @@ def test_a_server_that_stands_still_for_longer_than_the_ttl_declares_nobody_dead
     server.pause()
     job.wait(lambda: all("cannot reach" in n.log() for n in job.nodes.values()), "an outage that all have noticed", 20)
     stalled_at = time.monotonic()
-    job.wait(lambda: time.monotonic() - stalled_at > 2 * TTL, "more than the TTL", 10)
+    job.wait(lambda: time.monotonic() - stalled_at > 2 * TTL, "more than the TTL", 30)
     server.resume()
     job.wait(lambda: all("reaches the" in n.log() for n in job.nodes.values()), "the end of the outage", 20)
     back_at = time.monotonic()
-    job.wait(lambda: time.monotonic() - back_at > 2 * TTL, "time enough to judge wrongly", 10)
+    job.wait(lambda: time.monotonic() - back_at > 2 * TTL, "time enough to judge wrongly", 30)
 
     assert [len(rounds(job.nodes[n])) for n in "ab"] == [1, 1], "no second round"
     assert rounds(job.nodes["spare"]) == []

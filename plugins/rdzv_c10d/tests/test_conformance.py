@@ -6,7 +6,7 @@ import msgspec
 import pytest
 import torch.distributed as dist
 from rdzv_c10d import C10dRendezvousBackend
-from rdzv_c10d.coordination import C10dCoordinationBackend
+from rdzv_c10d.coordination import CALL_TIMEOUT, C10dCoordinationBackend
 from rdzv_c10d.hosting import EndpointSource
 from rdzv_c10d.keys import RunKeys
 from rdzv_c10d.target import Target
@@ -20,6 +20,9 @@ from rdzv_core.testing.proxy import FaultProxy
 from .stores import BoardBackDoor, open_client, open_server
 
 pytestmark = pytest.mark.needs_torch
+
+PATIENT = 20.0
+"""Seconds that a call may take where its store is not cut off: such a law is not about the time of a call."""
 
 
 class TCPStoreLaws(CoordinationConformance):
@@ -41,10 +44,13 @@ class TCPStoreLaws(CoordinationConformance):
         return BoardBackDoor(open_client(server.port), proxy)
 
     @pytest.fixture
-    def make_backend(self, proxy):
+    def make_backend(self, proxy, request):
+        is_cut = Power.CUT in getattr(request.function, "needs", ())
+        seconds = CALL_TIMEOUT if is_cut else PATIENT
+
         def make(run_id: str) -> C10dCoordinationBackend:
             target = Target(endpoint=parse_endpoint(proxy.endpoint, default_port=0), is_host=False)
-            return C10dCoordinationBackend.at(EndpointSource(target, run_id), run_id)
+            return C10dCoordinationBackend.at(EndpointSource(target, run_id), run_id, call_timeout=seconds)
 
         return make
 
@@ -77,7 +83,8 @@ class TestOnPrefixOfTCPStore(CoordinationConformance):
     @pytest.fixture
     def make_backend(self, server):
         def make(run_id: str) -> C10dRendezvousBackend:
-            backend = C10dRendezvousBackend(dist.PrefixStore("p", open_client(server.port)), run_id)
+            store = dist.PrefixStore("p", open_client(server.port))
+            backend = C10dRendezvousBackend(store, run_id, call_timeout=PATIENT)
             assert isinstance(backend, CoordinationBackend)
             return backend
 

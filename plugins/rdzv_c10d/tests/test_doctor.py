@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -41,18 +44,21 @@ class Elsewhere(Machine):
 
 @pytest.fixture
 def reverse(monkeypatch: pytest.MonkeyPatch):
-    """Names by address, found after so many seconds."""
+    """Names by address, found after so many seconds; none is slow, however slow the machine is."""
     names: dict[str, tuple[str, float]] = {"127.0.0.1": ("localhost", 0.0)}
+    test_is_over = threading.Event()
 
     def getnameinfo(address: tuple[str, int], _flags: int) -> tuple[str, str]:
         if address[0] not in names:
             raise socket.gaierror(-2, "Name or service not known")
         name, seconds = names[address[0]]
-        time.sleep(seconds)
+        test_is_over.wait(seconds)
         return name, "0"
 
     monkeypatch.setattr(socket, "getnameinfo", getnameinfo)
-    return names
+    monkeypatch.setattr(doctor, "SLOW", 30.0)
+    yield names
+    test_is_over.set()
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +105,7 @@ def redis() -> Iterator[str]:
 
 
 def test_all_is_well_where_somebody_listens_and_names_are_quick(store, reverse):
-    findings = examine(store)
+    findings = examine(store, patience=60.0)
     assert all(finding.well for finding in findings), findings
     assert [finding.what for finding in findings] == [
         "the address of 127.0.0.1",
@@ -107,7 +113,7 @@ def test_all_is_well_where_somebody_listens_and_names_are_quick(store, reverse):
         "the name of 127.0.0.1",
     ]
     assert findings[1].seen == "somebody listens, and answers as a TCPStore"
-    assert findings[2].seen.startswith("localhost (0.")
+    assert re.fullmatch(r"localhost \(\d+\.\d\d s\)", findings[2].seen)
 
 
 def test_nothing_is_left_in_a_store_that_was_looked_at(store, reverse):
@@ -121,25 +127,38 @@ def test_nothing_is_left_in_a_store_that_was_looked_at(store, reverse):
 def test_a_program_that_never_answers_is_no_store(other, reverse):
     with other() as endpoint:
         began = time.monotonic()
-        found = examine(endpoint, patience=2.0)[1]
+        found = examine(endpoint, patience=4.0)[1]
         assert time.monotonic() - began < doctor.IMPORT + 20, "a client of torch's would wait for ever"
     assert not found.well
-    assert found.seen == "somebody listens there, but it does not answer as a TCPStore within 2 s"
+    assert found.seen == "somebody listens there, but it does not answer as a TCPStore within 4 s"
     assert found.advice == ("Another program has the port: choose another port; or the store's host hangs: look at it.")
 
 
-def test_a_program_that_answers_otherwise_is_no_store(reverse, capfd, monkeypatch):
-    monkeypatch.setattr(doctor, "examine", partial(examine, patience=60.0))  # however slow the machine is
+PATIENTLY = """
+import sys
+from functools import partial
+from rdzv_c10d import doctor
+doctor.examine = partial(doctor.examine, patience=60.0)  # however slow the machine is
+sys.exit(doctor.main(sys.argv[1:]))
+"""
+
+
+def test_a_program_that_answers_otherwise_is_no_store():
+    """In a process of its own, where no thread of another test can say anything."""
+
+    def says(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-c", PATIENTLY, *arguments]
+        return subprocess.run(program, capture_output=True, text=True, timeout=170, check=False)
+
     with chatty() as endpoint:
-        assert main([endpoint]) == 1
-        said = capfd.readouterr()
-        assert main([endpoint, "--json"]) == 1
-        (_, found, _) = json.loads(capfd.readouterr().out)
-    assert said.out.splitlines()[1:3] == [
+        said, told = says(endpoint), says(endpoint, "--json")
+    (_, found, _) = json.loads(told.stdout)
+    assert (said.returncode, told.returncode) == (1, 1)
+    assert said.stdout.splitlines()[1:3] == [
         f"FAIL a store at {endpoint}: somebody listens there, but it does not answer as a TCPStore",
         "     Another program has the port: choose another port.",
     ]
-    assert said.err == "", "torch's own words are no help"
+    assert said.stderr == "", "torch's own words are no help"
     assert (found["well"], found["advice"]) == (False, "Another program has the port: choose another port.")
 
 
@@ -154,7 +173,7 @@ def test_a_store_cannot_be_told_without_torch(client, why, store, reverse, monke
     monkeypatch.setattr(doctor, "_CLIENT", client)
     if "sleep" in client:
         monkeypatch.setattr(doctor, "IMPORT", 0.2)
-    found = examine(store, patience=1.0)[1]
+    found = examine(store, patience=3.0)[1]
     assert not found.well
     assert found.seen == f"somebody listens there; whether it is a TCPStore cannot be told without torch ({why})"
     assert found.advice.startswith("Install a torch that ")
@@ -181,7 +200,7 @@ def test_nobody_listens_elsewhere(reverse):
 def test_a_name_that_is_unknown(reverse):
     (found,) = examine("zeta.example", machine=Elsewhere())
     assert (found.well, found.what) == (False, "the address of zeta.example")
-    assert found.seen.startswith("Name or service not known after 0.")
+    assert re.fullmatch(r"Name or service not known after \d+\.\d s", found.seen)
     assert found.advice == "Correct the name, or give the address itself."
 
 
@@ -190,22 +209,23 @@ def test_a_name_server_that_is_slow_to_say_a_name(store, reverse, monkeypatch):
     reverse["127.0.0.1"] = ("localhost", 0.2)
     found = examine(store)[-1]
     assert not found.well
-    assert found.seen.startswith("localhost after 0.")
+    assert re.match(r"localhost after \d+\.\d s; torch asks", found.seen)
     assert "'::ffff:127.0.0.1 NAME'" in found.advice
     assert 'RES_OPTIONS="timeout:1 attempts:1"' in found.advice
 
 
 def test_a_name_server_that_does_not_answer(store, reverse, monkeypatch):
     monkeypatch.setattr(doctor, "SLOW", 0.05)
-    reverse["127.0.0.1"] = ("localhost", 30.0)
+    reverse["127.0.0.1"] = ("localhost", 600.0)
     began = time.monotonic()
-    found = examine(store, patience=0.3)[-1]
-    assert time.monotonic() - began < 10
+    found = examine(store, patience=2.0)[-1]
+    assert time.monotonic() - began < doctor.IMPORT + 20
     assert not found.well
-    assert found.seen.startswith("no answer after 0.3 s; torch asks for it at every connect")
+    assert re.match(r"no answer after \d+\.\d s; torch asks for it at every connect", found.seen)
 
 
-def test_as_a_program(store, reverse, capsys):
+def test_as_a_program(store, reverse, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "examine", partial(examine, patience=60.0))
     assert main([store]) == 0
     assert (
         capsys.readouterr().out.splitlines()[1]

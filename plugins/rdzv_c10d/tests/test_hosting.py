@@ -29,6 +29,10 @@ from rdzv_core.testing.suite import eventually, together
 pytestmark = [pytest.mark.needs_torch, pytest.mark.timeout(120)]
 
 
+PATIENT = 20.0
+"""Seconds that a call may take where no call is to end for lack of time."""
+
+
 class Pretended(Machine):
     """A machine that owns these addresses only, and knows these names after so many questions."""
 
@@ -71,12 +75,18 @@ def refusal(source: EndpointSource) -> RendezvousConnectionError:
     return failure.value
 
 
+def told(caplog) -> list[str]:
+    """What this test's own thread had logged; threads of other tests may still be about."""
+    records = [record for record in caplog.records if record.threadName == threading.current_thread().name]
+    return [record.getMessage() for record in records if record.name == hosting.logger.name]
+
+
 # --- one address
 
 
 def test_of_several_processes_on_the_host_one_hosts(open_source, here):
     sources = [open_source(here) for _ in range(5)]
-    clients = [client for client, _ in together([source.open for source in sources], within=20)]
+    clients = [client for client, _ in together([source.open for source in sources], within=60)]
     assert sum(source.hosts for source in sources) == 1
     clients[0].set("key", b"value")
     assert [client.get("key") for client in clients] == [b"value"] * 5
@@ -158,9 +168,8 @@ def test_a_name_that_dns_knows_late_is_asked_for_again(open_source, here, caplog
     with caplog.at_level(logging.INFO, "rdzv_core.c10d"):
         connected(source, 20.0).set("key", b"value")
     assert source.hosts
-    told = [record.getMessage() for record in caplog.records if "host the store" in record.getMessage()]
-    assert any("cannot tell yet" in line for line in told)
-    assert sum("may host the store" in line for line in told) == 1
+    assert any("cannot tell yet whether to host the store" in line for line in told(caplog))
+    assert sum("may host the store" in line for line in told(caplog)) == 1
 
 
 def test_the_decision_is_told_once(open_source, here, caplog):
@@ -168,9 +177,8 @@ def test_the_decision_is_told_once(open_source, here, caplog):
     with caplog.at_level(logging.INFO, "rdzv_core.c10d"):
         for _ in range(3):
             refusal(source)
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
-    assert "does not host the store" in told[0]
+    (line,) = told(caplog)
+    assert "does not host the store" in line
 
 
 def test_a_program_that_turns_away_is_no_store(open_source, here):
@@ -197,7 +205,8 @@ def test_a_torch_without_libuv_is_done_without(open_source, here, monkeypatch, c
     real, asked = dist.TCPStore, []
 
     def without_libuv(*args, **options):
-        asked.append(options.get("use_libuv"))
+        if options.get("is_master"):
+            asked.append(options.get("use_libuv"))
         if options.get("is_master") and options.get("use_libuv") is not False:
             raise RuntimeError("use_libuv was requested but PyTorch was built without libuv support")
         return real(*args, **options)
@@ -206,7 +215,7 @@ def test_a_torch_without_libuv_is_done_without(open_source, here, monkeypatch, c
     monkeypatch.setattr("rdzv_core.tcp_store._libuv_refused", threading.Event())
     source = open_source(here, is_host=True)
     source.open()[0].set("key", b"value")
-    assert asked[:2] == [None, False]
+    assert asked == [None, False]
     assert caplog.text.count("built without libuv") == 1
 
 
@@ -306,10 +315,8 @@ def test_when_the_host_dies_the_next_one_hosts_and_nodes_say_again_what_they_hol
         stack.callback(host.stdout.close)
         assert host.stdout.readline() == "ready\n"
         second, third = (
-            stack.enter_context(
-                closing(C10dCoordinationBackend.at(open_source(endpoint, machine, failover_timeout=0.5), "run"))
-            )
-            for machine in (SECOND, Pretended())
+            stack.enter_context(closing(C10dCoordinationBackend.at(source, "run", call_timeout=PATIENT)))
+            for source in [open_source(endpoint, machine, failover_timeout=0.5) for machine in (SECOND, Pretended())]
         )
         second.announce("second", 1, b"", 60.0)
         third.announce("third", 1, b"", 60.0)
@@ -325,7 +332,7 @@ def test_when_the_host_dies_the_next_one_hosts_and_nodes_say_again_what_they_hol
 
         for backend, name in ((second, "second"), (third, "third")):
             answer = eventually(
-                "the new store answers", lambda b=backend, n=name: answers(b, n), within=20, until=lambda a: True
+                "the new store answers", lambda b=backend, n=name: answers(b, n), within=60, until=lambda a: True
             )
             assert not answer.known, "a new store knows nobody"
             assert backend.announce(name, 2, b"", 60.0).known
@@ -337,6 +344,7 @@ def test_when_the_host_dies_the_next_one_hosts_and_nodes_say_again_what_they_hol
 
 
 def parameters(endpoint: str, max_nodes: int = 2, **options) -> RendezvousParameters:
+    options = {"call_timeout": PATIENT} | options
     return RendezvousParameters("c10d", endpoint, "run", 1, max_nodes, **options)
 
 
@@ -355,7 +363,7 @@ def test_create_backend_gives_up_after_the_read_timeout(here):
     began = time.monotonic()
     with pytest.raises(RendezvousConnectionError, match=r"Tried \d+ times in 1 s \(read_timeout\)"):
         create_backend(parameters(here, is_host=False, read_timeout=1))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_create_backend_over_a_file(tmp_path):

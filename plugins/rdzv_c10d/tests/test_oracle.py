@@ -25,7 +25,7 @@ from .stores import open_client, open_server
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.timeout(180)]
 
-JOIN, LAST_CALL = 8.0, 1.0
+JOIN, LAST_CALL = 15.0, 2.0
 SETTLED = 12.0
 """Seconds within which everything has come to something; torch looks once a second."""
 
@@ -128,7 +128,7 @@ class World:
 
     def _closed(self, node: int) -> bool:
         """Whether the node has heard of it; torch looks again after a second."""
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + 8
         while not (closed := self._handlers[node].is_closed()) and time.monotonic() < deadline:
             threading.Event().wait(0.05)
         return bool(closed)

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 
@@ -32,7 +33,7 @@ def test_pulling_it_ends_the_call_under_way(server):
     assert plug is not None
     plug.pull()
     with pytest.raises(RuntimeError):
-        waiting.result(within=5)
+        waiting.result(within=20)
     plug.pull()
 
 
@@ -58,38 +59,39 @@ def test_where_it_cannot_be_told_there_is_none(server):
 
 
 def test_a_line_that_is_hung_up_ends(server):
-    line = Line(lambda: plugged(lambda: open_client(server.port)))
-    promise = line.submit(lambda client: client.wait(["never"], timedelta(seconds=50)))
+    line, begun = Line(lambda: plugged(lambda: open_client(server.port))), threading.Event()
+    promise = line.submit(lambda client: begun.set() or client.wait(["never"], timedelta(seconds=50)))
     line.opened.result(20)
+    assert begun.wait(20)
     assert not line.join(0.2)
     line.give_up()
     line.hang_up()
-    assert line.join(5)
+    assert line.join(20)
     with pytest.raises(RuntimeError):
         promise.result(0)
 
 
 END = """
-import faulthandler, sys
-faulthandler.dump_traceback_later(30)
+import faulthandler, sys, time
+faulthandler.dump_traceback_later(80)
 from rdzv_core import RendezvousParameters
 from rdzv_c10d import create_handler
 handler = create_handler(RendezvousParameters("c10d", "", "run", 1, 1))
 assert handler.next_rendezvous().rank == 0
 if sys.argv[1] == "shutdown":
     assert handler.shutdown()
+print(time.monotonic())
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("ending", ["shutdown", "forgotten"])
 def test_a_process_ends_well_with_or_without_shutdown(ending):
     """Threads that are in a call of torch's when the interpreter ends would abort the process."""
-    began = time.monotonic()
     try:
-        done = subprocess.run([sys.executable, "-c", END, ending], capture_output=True, text=True, timeout=50)
+        done = subprocess.run([sys.executable, "-c", END, ending], capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired as error:
-        pytest.fail(f"it did not end; where its threads were after 30 s:\n{(error.stderr or b'').decode()}")
+        pytest.fail(f"it did not end; where its threads were after 80 s:\n{(error.stderr or b'').decode()}")
     assert done.returncode == 0, done.stderr
     assert "terminate called" not in done.stderr
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - float(done.stdout) < 30

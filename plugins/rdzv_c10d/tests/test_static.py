@@ -13,7 +13,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousTimeoutError
 from rdzv_core.servers import free_port
 from rdzv_core.testing.suite import together
 
-pytestmark = [pytest.mark.needs_torch, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.needs_torch, pytest.mark.timeout(120)]
 
 
 def parameters(endpoint: str, nodes: int = 2, **options) -> RendezvousParameters:
@@ -33,8 +33,8 @@ def test_the_registry_makes_it(here):
 
 
 def test_all_meet_and_share_the_store(here):
-    handlers = [create_static_handler(parameters(here, 3, rank=rank, timeout="20")) for rank in range(3)]
-    infos = together([handler.next_rendezvous for handler in handlers], within=30)
+    handlers = [create_static_handler(parameters(here, 3, rank=rank, timeout="40")) for rank in range(3)]
+    infos = together([handler.next_rendezvous for handler in handlers], within=50)
     assert [(info.rank, info.world_size) for info in infos] == [(0, 3), (1, 3), (2, 3)]
     infos[2].store.set("key", b"value")
     assert infos[0].store.get("key") == b"value"
@@ -83,7 +83,7 @@ def test_who_is_missing_is_no_riddle_for_rank_0(here):
     began = time.monotonic()
     with pytest.raises(RendezvousTimeoutError, match="not all of the 2 nodes came within 1 s"):
         handler.next_rendezvous()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_who_cannot_reach_rank_0_is_told_where_it_was_sought(here):

@@ -213,11 +213,11 @@ def run_id():
 
 @pytest.fixture
 def connect(run_id):
-    """Make backends; closes them at the end."""
+    """Make backends, whose calls may take longer than by default; closes them at the end."""
     made = []
 
     def connect_to(endpoint, run=run_id, **options):
-        made.append(EtcdV3RendezvousBackend.connect(endpoint, run, options))
+        made.append(EtcdV3RendezvousBackend.connect(endpoint, run, {"read_timeout": 10} | options))
         return made[-1]
 
     yield connect_to

@@ -134,10 +134,11 @@ def run_id():
 
 @pytest.fixture
 def connect(run_id):
-    """Make backends; closes them at the end."""
+    """Make backends, which bear a machine that stands still for a while; closes them at the end."""
     made = []
 
     def connect_to(endpoint, run=run_id, **options):
+        options = {"read_timeout": 20.0, **options}
         made.append(RedisRendezvousBackend.connect(endpoint, run, options))
         return made[-1]
 

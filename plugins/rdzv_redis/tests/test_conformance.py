@@ -60,6 +60,10 @@ class RedisBackDoor:
         self.proxy.lose_replies(1)
 
 
+PATIENT = {"read_timeout": 20.0}
+"""For laws that do not cut the store off, however busy the machine is."""
+
+
 class RedisLaws(CoordinationConformance):
     powers = frozenset(Power)
 
@@ -78,8 +82,12 @@ class RedisLaws(CoordinationConformance):
             yield RedisBackDoor(client, proxy)
 
     @pytest.fixture
-    def make_backend(self, proxy):
-        return lambda run_id: RedisRendezvousBackend.connect(proxy.endpoint, run_id)
+    def speed(self, request):
+        return {} if Power.CUT in getattr(request.function, "needs", ()) else PATIENT
+
+    @pytest.fixture
+    def make_backend(self, proxy, speed):
+        return lambda run_id: RedisRendezvousBackend.connect(proxy.endpoint, run_id, speed)
 
 
 class TestOnValkey(RedisLaws):
@@ -115,6 +123,6 @@ class TestBehindTlsAsGuardedUser(RedisLaws):
             yield TlsBackDoor(client, proxy)
 
     @pytest.fixture
-    def make_backend(self, proxy, certificates, trainer):
+    def make_backend(self, proxy, certificates, trainer, speed):
         endpoint = f"rediss://{trainer}@{proxy.endpoint}"
-        return lambda run_id: RedisRendezvousBackend.connect(endpoint, run_id, certificates.options)
+        return lambda run_id: RedisRendezvousBackend.connect(endpoint, run_id, {**speed, **certificates.options})
