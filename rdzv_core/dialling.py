@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeAlias
@@ -43,17 +43,18 @@ def dial(host: str, port: int, seconds: float) -> socket.socket:
     found = _addresses(host, port, seconds)
     failure = OSError(f"The name '{host}' has no address.")
     for number, (family, kind, protocol, _, address) in enumerate(found):
-        opened = socket.socket(family, kind, protocol)
-        try:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            keep_alive(opened)
-            opened.settimeout(max(deadline - monotonic(), 0.001) / (len(found) - number))
-            opened.connect(address)
-        except OSError as error:
-            opened.close()
-            failure = error
-        else:
-            return opened
+        with ExitStack() as unless_connected:
+            try:
+                opened = unless_connected.enter_context(socket.socket(family, kind, protocol))
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                keep_alive(opened)
+                opened.settimeout(max(deadline - monotonic(), 0.001) / (len(found) - number))
+                opened.connect(address)
+            except OSError as error:
+                failure = error
+            else:
+                unless_connected.pop_all()
+                return opened
     raise failure
 
 

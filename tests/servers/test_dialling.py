@@ -65,6 +65,13 @@ def listener() -> Iterator[tuple[str, int]]:
         yield listener.getsockname()
 
 
+def test_a_kind_of_address_that_this_machine_does_not_know_is_passed_over(monkeypatch, listener):
+    found = [(family, socket.SOCK_STREAM, 6, "", listener) for family in (200, socket.AF_INET)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with dial("two.example", 7, 3.0) as connection:
+        assert connection.getpeername() == listener
+
+
 def test_it_goes_on_to_the_next_address(resolve, black_hole, listener):
     closed = ("127.0.0.1", 1)
     resolve(lambda: [black_hole, closed, listener])

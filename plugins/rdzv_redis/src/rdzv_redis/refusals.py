@@ -168,8 +168,10 @@ def _code(error: Exception) -> str | None:
 
 
 def is_answer(error: Exception) -> bool:
-    """Whether a server answered, if only to refuse: then the call has done nothing. The client library takes some
-    answers for a broken connection."""
+    """Whether a server answered, if only to refuse: then the call has done nothing.
+
+    The client library takes some answers for a broken connection.
+    """
     from redis.exceptions import ResponseError
 
     return isinstance(error, ResponseError) or _code(error) not in (None, "FOREIGN")
