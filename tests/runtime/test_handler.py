@@ -85,9 +85,10 @@ def test_a_creator_reads_the_options_and_tells_what_is_doubtful(backend: MemoryB
     handler = create_handler(None, backend, parameters(last_call_timeout="900", timeout=900, keep_alive_interval="2"))
     assert handler.options["join_timeout"] == 900
     assert handler.settings.keep_alive_interval == timedelta(seconds=2)
-    (doubt,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    ours = [r for r in caplog.records if r.name == "rdzv_core.runtime.handler"]
+    (doubt,) = [r.getMessage() for r in ours if r.levelno == logging.WARNING]
     assert doubt.startswith("run 'job-7': last_call_timeout (900 s) is not below join_timeout (900 s)")
-    (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.INFO]
+    (told,) = [r.getMessage() for r in ours if r.levelno == logging.INFO]
     assert told.startswith("run 'job-7' on backend 'memory': ")
 
 
