@@ -23,7 +23,7 @@ if not alive then arrival = redis.call('HINCRBY', nodes, 'arrival', 1) end
 
 redis.call('HDEL', left, id)
 redis.call('HSET', nodes, 'node:' .. id, seq .. ' ' .. arrival .. ' ' .. record)
-redis.call('ZADD', live, text(now + ttl), seq .. ' ' .. id)
+redis.call('ZADD', live, text(from + ttl), seq .. ' ' .. id)
 if not alive or old_record ~= record then changed(live, nodes, log, listed and '=' or '+', {id}) end
 renew_run(live, nodes, ttl)
 expire_no_earlier(log, 4 * ttl)

@@ -14,6 +14,8 @@
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+-- What is given a time to live from now on has all of it, though `now` is rounded down.
+local from = now + 1
 
 -- Numbers above 10^14 would be written as 1.0e+15.
 local function text(number)
@@ -26,8 +28,13 @@ local function above(a, b)
   return a > b
 end
 
+-- The server counts from a moment that is rounded down, too.
+local function expire(key, ms)
+  redis.call('PEXPIRE', key, text(ms + 1))
+end
+
 local function expire_no_earlier(key, ms)
-  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, text(ms)) end
+  if redis.call('PTTL', key) < ms then expire(key, ms) end
 end
 
 -- The moment at which a record expires, or nil if there is none or it has.
@@ -74,7 +81,7 @@ local function lease(nodes, register, id, ttl, lead)
   local vacant = ends <= now
   local mine = held[1] == id and not vacant
   if lead and (mine or vacant) then
-    redis.call('HSET', nodes, 'leader', id, 'lease', text(now + ttl))
+    redis.call('HSET', nodes, 'leader', id, 'lease', text(from + ttl))
     return 1, ttl
   elseif mine then
     redis.call('HDEL', nodes, 'leader', 'lease')
@@ -83,7 +90,7 @@ local function lease(nodes, register, id, ttl, lead)
   elseif vacant then
     return 0, 0
   end
-  return 0, ends - now
+  return 0, math.max(ends - from, 1)
 end
 
 local function answer(known, leads, left, register)

@@ -15,7 +15,7 @@ for i = 3, #ARGV do
   redis.call('HSETNX', pages, (i - 3) .. ' ' .. group, ARGV[i])
 end
 redis.call('HSETNX', pages, '# ' .. group, #ARGV - 2)
-local ends = math.max(now + keep, tonumber(redis.call('ZSCORE', groups, group) or '0'))
+local ends = math.max(from + keep, tonumber(redis.call('ZSCORE', groups, group) or '0'))
 redis.call('ZADD', groups, text(ends), group)
 expire_no_earlier(pages, keep)
 expire_no_earlier(groups, keep)

@@ -12,21 +12,21 @@ if not ends then
   return answer(0, 0, select(2, lease(nodes, register, owner, ttl, false)), register)
 end
 
-redis.call('ZADD', live, text(now + ttl), seq .. ' ' .. id)
+redis.call('ZADD', live, text(from + ttl), seq .. ' ' .. id)
 renew_run(live, nodes, ttl)
 -- Whoever waits for the next record to expire has been told a later moment.
-if now + ttl < ends then redis.call('PUBLISH', live, '') end
+if from + ttl < ends then redis.call('PUBLISH', live, '') end
 
 local leads, remaining = lease(nodes, register, id, ttl, lead)
 if leads == 1 and pages then
   local keep, group = tonumber(ARGV[5]), ARGV[6]
   if redis.call('EXISTS', register) == 1 then
-    if not redis.call('HGET', register, 'keep') then redis.call('PEXPIRE', register, text(keep)) end
+    if not redis.call('HGET', register, 'keep') then expire(register, keep) end
     redis.call('HSET', register, 'keep', text(keep))
     expire_no_earlier(register, keep)
   end
   if redis.call('ZSCORE', groups, group) then
-    redis.call('ZADD', groups, text(now + keep), group)
+    redis.call('ZADD', groups, text(from + keep), group)
     expire_no_earlier(pages, keep)
     expire_no_earlier(groups, keep)
   end

@@ -21,8 +21,8 @@ if #expired > 0 then
   local ends = math.max(redis.call('PTTL', live), redis.call('PTTL', nodes))
   changed(live, nodes, log, '-', ids)
   -- The last record's going deletes `live`, and an evicted `nodes` is made anew: neither may stay for ever.
-  if redis.call('PTTL', nodes) == -1 then redis.call('PEXPIRE', nodes, text(math.max(ends, 60000))) end
-  if redis.call('PTTL', log) == -1 then redis.call('PEXPIRE', log, text(math.max(ends, 60000))) end
+  if redis.call('PTTL', nodes) == -1 then expire(nodes, math.max(ends, 60000)) end
+  if redis.call('PTTL', log) == -1 then expire(log, math.max(ends, 60000)) end
 end
 
 local function record_of(seq, id)

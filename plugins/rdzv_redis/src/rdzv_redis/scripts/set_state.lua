@@ -15,6 +15,6 @@ end
 local count = tonumber(string.match(token, '^%d+') or '0') + 1
 token = text(count) .. '.' .. write_id
 redis.call('HSET', register, 'state', state, 'token', token)
-redis.call('PEXPIRE', register, held[2] or '900000')
+expire(register, tonumber(held[2] or '900000'))
 redis.call('PUBLISH', register, token .. ' ' .. state)
 return {1, token}

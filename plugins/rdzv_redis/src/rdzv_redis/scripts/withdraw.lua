@@ -15,7 +15,7 @@ if stored then
 end
 
 if buried ~= seq then
-  redis.call('HSET', left, id, seq .. ' ' .. text(now + ttl))
+  redis.call('HSET', left, id, seq .. ' ' .. text(from + ttl))
   expire_no_earlier(left, ttl)
   changed(live, nodes, log, what, {id})
   renew_run(live, nodes, ttl)
@@ -25,6 +25,6 @@ lease(nodes, register, id, ttl, false)
 
 if keep then
   if redis.call('EXISTS', register) == 1 then redis.call('HSET', register, 'keep', text(keep)) end
-  for _, key in ipairs({register, pages, groups}) do redis.call('PEXPIRE', key, text(keep)) end
+  for _, key in ipairs({register, pages, groups}) do expire(key, keep) end
 end
 return 1
