@@ -185,9 +185,10 @@ def test_a_fault_of_ours_leaves_the_workers_alone_and_the_node_is_heard_of_again
     pulse, faults = guests[1].line.pulse, [1]
 
     def faulty_once(*args: Any, **kwargs: Any) -> Any:
-        """After it the session rests for a second, which is longer than the TTL."""
+        """After it the session rests, for much longer than the TTL."""
         return faults.pop() if faults else pulse(*args, **kwargs)
 
+    monkeypatch.setattr("rdzv_core.runtime.runner.FAULT_PAUSE", 5.0)
     monkeypatch.setattr(guests[1].line, "pulse", faulty_once)
     party.until("it is taken for dead", lambda: guests[0].handler.num_nodes_waiting() > 0)
     assert "met a fault of its own" in caplog.text
