@@ -89,7 +89,7 @@ class EtcdStore(dist.Store):  # type: ignore[misc]
         ttl: timedelta = timedelta(days=7),
         options: Mapping[str, Any] | None = None,
     ) -> EtcdStore:
-        """Make the store of a run, by the v3 API; ``rdzv forget`` drops it with the run.
+        """Make the store of a run, by the v3 API; ``forget()`` of the run's backend drops it too.
 
         Args:
             endpoint: etcd, in any form that ``--rdzv-endpoint`` takes.
