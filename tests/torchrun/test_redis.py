@@ -128,11 +128,10 @@ def test_nobody_waits_in_the_exit_barrier_for_a_dead_member(redis_job):
     job.wait(lambda: in_exit_barrier(job.nodes["done"]), "one node in the exit barrier", 60)
 
     job.nodes["other"].kill()
-    killed_at = time.monotonic()
+    # torch's barrier would wait for 300 s.
     job.wait(lambda: job.nodes["done"].process.poll() is not None, "the end of the node that is done", 60)
 
     assert job.nodes["done"].process.returncode == 0, job.story()
-    assert time.monotonic() - killed_at < 60, "torch's barrier would wait for 300 s"
 
 
 def test_a_member_that_restarts_does_not_wait_for_one_in_the_exit_barrier(redis_job, end):
