@@ -287,12 +287,7 @@ class RegisterConformance(ConformanceSuite):
         No write is half done, and the same client works when the store is back.
         """
         token = written(backend.set_state(b"before"))[1]
-        back_door.cut()
-        try:
-            self.fails_in_time(backend.get_state)
-            self.fails_in_time(functools.partial(backend.set_state, b"during", token))
-        finally:
-            back_door.mend()
+        self.fails_without_a_store(backend, back_door, token)
         held = backend.get_state()
         assert held is not None
         assert held[0] in (b"before", b"during")
@@ -309,12 +304,7 @@ class RegisterConformance(ConformanceSuite):
         before = random.getstate()
         backend = open_backend(run_id)
         token = written(backend.set_state(b"before"))[1]
-        back_door.cut()
-        try:
-            self.fails_in_time(backend.get_state)
-            self.fails_in_time(functools.partial(backend.set_state, b"during", token))
-        finally:
-            back_door.mend()
+        self.fails_without_a_store(backend, back_door, token)
         assert backend.get_state() is not None
         assert random.getstate() == before
 
@@ -331,6 +321,15 @@ class RegisterConformance(ConformanceSuite):
             told = error.maybe_applied
         assert told, "a write that was applied was reported as lost, or as surely not applied"
         assert back_door.read_register(run_id) == b"unsure"
+
+    def fails_without_a_store(self, backend: RendezvousBackend, back_door: Any, token: Token) -> None:
+        """While the store is cut off, reading and writing fail in time."""
+        back_door.cut()
+        try:
+            self.fails_in_time(backend.get_state)
+            self.fails_in_time(functools.partial(backend.set_state, b"during", token))
+        finally:
+            back_door.mend()
 
     def fails_in_time(self, call: Callable[[], object]) -> None:
         """The call raises a connection error with a sentence, before the deadline."""

@@ -10,14 +10,7 @@ from tests.runtime.party import BRISK, PATIENT, SOON, Party
 
 
 def test_the_maximum_meets_at_once(party: Party):
-    guests = [
-        party.guest(
-            1,
-            3,
-            addr,
-        )
-        for addr in ("host-c", "host-a", "host-b")
-    ]
+    guests = [party.guest(1, 3, addr) for addr in ("host-c", "host-a", "host-b")]
     infos = party.meet(*guests)
     assert [info.rank for info in infos] == [2, 0, 1], "by address"
     assert {info.world_size for info in infos} == {3}

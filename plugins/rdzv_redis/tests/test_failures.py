@@ -340,11 +340,11 @@ def test_a_server_without_connections_left(connect, own_server):
 
 def test_a_server_held_up_by_a_script_is_waited_for(connect, own_server):
     admin(own_server, "CONFIG", "SET", "busy-reply-threshold", "10")
-    hasty, backend = (connect(own_server.endpoint, read_timeout=seconds) for seconds in (0.5, LONG))
-    assert hasty.get_state() is backend.get_state() is None
+    impatient, backend = (connect(own_server.endpoint, read_timeout=seconds) for seconds in (0.5, LONG))
+    assert impatient.get_state() is backend.get_state() is None
     with redis.Redis(host=own_server.host, port=own_server.port, socket_timeout=30) as client:
         hold = Waiting(lambda: client.eval("while true do end", 0))
-        eventually("it is told", lambda: "somebody's long script" in said(hasty.get_state), within=30)
+        eventually("it is told", lambda: "somebody's long script" in said(impatient.get_state), within=30)
         call = Waiting(backend.get_state)
         assert call.blocks()
         admin(own_server, "SCRIPT", "KILL")

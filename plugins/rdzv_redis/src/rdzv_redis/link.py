@@ -142,12 +142,13 @@ class Link:
             reply = exchange(connection, deadline)
         except RedisError as error:
             attempt.in_flight = not is_answer(error)
-            if is_demoted(error):
+            demoted = is_demoted(error)
+            if demoted:
                 self._drop_idle()
-            if isinstance(error, ResponseError) and not is_demoted(error):
-                self.give_back(connection)
-            else:
+            if demoted or not isinstance(error, ResponseError):
                 self.drop(connection)
+            else:
+                self.give_back(connection)
             raise
         except BaseException:
             self.drop(connection)
